@@ -39,6 +39,7 @@ from bowstring.errors import (
 )
 from bowstring.file import File, FileWriter, flush, open
 from bowstring.index import index, write_index
+from bowstring.lazily import named
 from bowstring.loader import Loader
 from bowstring.schema import Field, Schema
 
@@ -107,13 +108,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'bowstring' has no attribute {name!r}")
-    import importlib
-
-    module = importlib.import_module(_LATER[name])
-    found = globals()[name] = module if name == "flight" else getattr(module, name)
-    return found
+    return named(__name__, _LATER, name)
 
 
 def __dir__() -> list[str]:

@@ -8,17 +8,15 @@ import functools
 import json
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from bowstring import _native
 from bowstring.errors import ConfigError
 from bowstring.options import TABLE
-
-if TYPE_CHECKING:
-    import threading
 
 __all__ = ["addresses", "through"]
 
@@ -270,8 +268,6 @@ _turns: dict[int, threading.Lock] = {}
 
 def _turn(filesystem: Any) -> threading.Lock:
     """The lock of a file system, whoever reads through it."""
-    import threading
-
     number = id(filesystem)
     if number not in _turns:
         weakref.finalize(filesystem, _turns.pop, number, None)

@@ -75,8 +75,8 @@ impl Foresight {
         let (steps, end) = (plan.steps(), plan.steps().saturating_add(next.steps()));
         let on = |used: Use| Use { step: used.step.saturating_add(steps), ..used };
         let mut own: Vec<Vec<Later>> = vec![Vec::new(); self.sources.len()];
-        let looks_ahead = self.looks_ahead();
-        for Use { step, source, group } in next.uses_of(share).into_iter().filter(|_| looks_ahead).map(on) {
+        let read = if self.looks_ahead() { next.uses_of(share) } else { Vec::new() };
+        for Use { step, source, group } in read.into_iter().map(on) {
             if let Some(own) = own.get_mut(source as usize) {
                 own.push(Later { step, group, bytes: self.cost(source, group) });
             }

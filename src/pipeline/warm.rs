@@ -10,13 +10,10 @@ use serde::Serialize;
 use super::foresight::cache_stats;
 use super::local::LocalSource;
 use crate::error::{Error, Result};
-use crate::store::cache::{CacheStats, Unkept};
+use crate::store::cache::{CacheStats, OVERHEAD, Unkept};
 
 /// Row groups fetched at once.
 const AT_ONCE: usize = 16;
-
-/// The overhead of a block is less than this part of its bytes.
-const OVERHEAD: u64 = 64;
 
 /// Bytes read of a file's end when it is opened.
 const OPENING: u64 = 64 << 10;

@@ -195,13 +195,13 @@ src/store/cache/cluster/peer.rs | give | another host's cache | the time of the 
 src/store/cache/cluster/peer.rs | next | another host's cache | SILENCE | whatever_a_peer_does_the_rows_are_right_and_in_time
 src/store/cache/cluster/peer.rs | room | another host's cache | CONNECT and SILENCE | whatever_a_peer_does_the_rows_are_right_and_in_time
 src/store/cache/cluster/resolve.rs | addresses | the resolver of names | RESOLVING | names_are_resolved_at_once_and_a_slow_one_costs_its_own_time_alone
+src/store/cache/coming.rs | may_begin | other row groups that are fetched ahead | their end; the caller ends with its epoch | a_loader_that_is_left_fetches_nothing_more
 src/store/cache/disk.rs | lock | a process that changes the ledger | PATIENCE, then the origin is read | processes_that_share_a_cache_fetch_each_block_once
 src/store/cache/hold.rs | fetch_whole | the store, for slices | the store's own | a_fetch_that_fails_or_is_killed_leaves_the_next_one_free
 src/store/cache/hold.rs | hold | a process that fetches the same object | its patience without progress | a_fetch_that_fails_or_is_killed_leaves_the_next_one_free
 src/store/cache/hold.rs | locked | a process that checks the same file | its patience | a_damaged_copy_is_fetched_again_and_counted
 src/store/cache/readers.rs | moved | the consumer, to take a batch | that of whoever awaits it | a_loader_that_is_left_fetches_nothing_more
 src/store/cache/shared.rs | claim | a process that fetches the same block | PATIENCE, then the origin is read | processes_that_share_a_cache_fetch_each_block_once
-src/store/cache/shared.rs | may_fetch_ahead | other row groups that are fetched ahead | their end; the caller ends with its epoch | a_loader_that_is_left_fetches_nothing_more
 src/store/cache/shared.rs | read | a task that fetches the same block | that of its fetch; a dropped one leaves the next one free | what_fails_at_the_origin_is_an_error_and_nobody_waits_for_it
 src/store/cache/shared.rs | settle | blocks that are being written | writes of at most WRITING bytes; the caller's patience | a_disk_that_is_full_or_fails_takes_nothing_and_loses_nothing
 src/store/cache/shared.rs | store | blocks that are being written | writes of at most WRITING bytes | a_disk_that_is_full_or_fails_takes_nothing_and_loses_nothing

@@ -11,8 +11,9 @@ PySpark is imported when one of them is called. ``docs/spark.md`` is the guide.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from bowstring.lazily import named
 
 if TYPE_CHECKING:
     from bowstring.spark.barrier import SparkGang, gang
@@ -25,21 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["Handle", "RankLoader", "SparkGang", "connect", "convert", "gang", "predict", "register", "serve"]
 
 _HOMES = {
-    "Handle": "handle",
-    "RankLoader": "ranks",
-    "SparkGang": "barrier",
-    "connect": "ranks",
-    "convert": "conversion",
-    "gang": "barrier",
-    "predict": "inference",
-    "register": "source",
-    "serve": "handle",
+    "Handle": "bowstring.spark.handle",
+    "RankLoader": "bowstring.spark.ranks",
+    "SparkGang": "bowstring.spark.barrier",
+    "connect": "bowstring.spark.ranks",
+    "convert": "bowstring.spark.conversion",
+    "gang": "bowstring.spark.barrier",
+    "predict": "bowstring.spark.inference",
+    "register": "bowstring.spark.source",
+    "serve": "bowstring.spark.handle",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    return named(__name__, _HOMES, name)

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::asked::Again;
 use super::block::Block;
 use super::disk::Stored;
-use super::keeper::Again;
 use super::readers::Reader;
 use super::shared::{Cache, Tier, Wanted};
 

@@ -9,13 +9,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::ops::Range;
 
+use super::asked::{Again, Asked};
 use super::block::{Block, ObjectKey};
-
-/// Most blocks whose next uses by other hosts are known, and most plans that are known of each.
-const MOST_ASKED: usize = 1 << 20;
-const MOST_JOBS: usize = 8;
-/// A job that has not asked so many milliseconds after it said has ended.
-const MOST_LATE: u64 = 600_000;
 
 /// Blocks of one object that are looked at for one that covers a range.
 const LOOKS: usize = 64;
@@ -35,22 +30,6 @@ pub(super) enum Due {
     Unknown(Reverse<u64>),
     /// Another host keeps it: the first to go, and taken in only where there is room.
     Spare,
-}
-
-/// What the reader of another host says of its plan when it asks for a block.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Again {
-    /// The same for all readers that follow one plan.
-    pub(crate) job: u64,
-    /// Milliseconds until the plan needs the block again; 0 if that is not known.
-    pub(crate) after: u64,
-}
-
-/// The soonest of the times at which plans need a block. A job that lags is expected as much later again: what a job that has ended would have
-/// needed goes soon.
-fn soonest(plans: &[(u64, u64)], now: u64) -> Option<u64> {
-    let live = plans.iter().map(|(_, at)| *at).filter(|at| at.saturating_add(MOST_LATE) >= now);
-    live.map(|at| if at < now { now.saturating_add(now - at) } else { at }).min()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -74,8 +53,8 @@ pub(super) struct Keeper {
     used: u64,
     /// Counts uses, so that the last one is known.
     uses: u64,
-    /// When the plans of other hosts need the blocks that they have asked for, whether these are here or not: job and time.
-    asked: HashMap<Block, Vec<(u64, u64)>>,
+    /// What other hosts have said when they asked for blocks.
+    asked: Asked,
 }
 
 impl Keeper {
@@ -122,26 +101,8 @@ impl Keeper {
 
     /// The time at which `block`, of which this host is the home, is needed after a reader has asked for it `now`.
     pub(super) fn asked(&mut self, block: &Block, now: u64, again: Again) -> Due {
-        if again.after > 0 {
-            if self.asked.len() >= MOST_ASKED {
-                self.forget_asked(now);
-            }
-            let plans = self.asked.entry(*block).or_default();
-            plans.retain(|(job, at)| *job != again.job && at.saturating_add(MOST_LATE) >= now);
-            plans.push((again.job, now.saturating_add(again.after)));
-            plans.sort_unstable_by_key(|(_, at)| *at);
-            plans.truncate(MOST_JOBS);
-        }
-        let known = self.asked.get(block).and_then(|plans| soonest(plans, now));
-        known.map_or_else(|| Due::Home(self.tick()), Due::HomeAt)
-    }
-
-    /// Forgets what nobody comes for any more, or everything if that is little.
-    fn forget_asked(&mut self, now: u64) {
-        self.asked.retain(|_, plans| plans.iter().any(|(_, at)| at.saturating_add(MOST_LATE) >= now));
-        if self.asked.len() > MOST_ASKED / 4 * 3 {
-            self.asked.clear();
-        }
+        self.asked.note(block, now, again);
+        self.asked.soonest(block, now).map_or_else(|| Due::Home(self.tick()), Due::HomeAt)
     }
 
     /// Empties it, and returns what it had. What other hosts have asked for is still known.
@@ -231,10 +192,7 @@ impl Keeper {
             }
             // A block that no plan needs any more ranks by its last use.
             let last = match held.due {
-                Due::HomeAt(_) => {
-                    let known = self.asked.get(block).and_then(|plans| soonest(plans, now));
-                    known.map_or(Due::Home(Reverse(0)), Due::HomeAt)
-                }
+                Due::HomeAt(_) => self.asked.soonest(block, now).map_or(Due::Home(Reverse(0)), Due::HomeAt),
                 Due::Unknown(_) | Due::Opening(_) | Due::Home(_) | Due::Spare => held.due,
                 Due::At(_) => Due::Unknown(Reverse(self.uses)),
             };
@@ -329,6 +287,7 @@ impl Keeper {
 
 #[cfg(test)]
 mod tests {
+    use super::super::asked;
     use super::*;
 
     fn block(object: u8, start: u64, end: u64) -> Block {
@@ -409,17 +368,6 @@ mod tests {
 
     #[test]
     fn a_home_keeps_what_the_plans_of_other_hosts_need_soonest() {
-        let mut home = Keeper::default();
-        let mut asked = |now, job, after| home.asked(&block(0, 0, 9), now, Again { job, after });
-        assert_eq!(asked(1000, 1, 500), Due::HomeAt(1500));
-        assert_eq!(asked(1490, 1, 500), Due::HomeAt(1990), "that was this use");
-        assert_eq!(asked(1500, 2, 900), Due::HomeAt(1990), "the other job needs it sooner");
-        assert_eq!(asked(1600, 3, 0), Due::HomeAt(1990), "a reader without a plan changes nothing");
-        assert_eq!(asked(2400, 2, 900), Due::HomeAt(2810), "it is 410 late");
-        let later = 1991 + MOST_LATE;
-        assert_eq!(asked(later, 2, 900), Due::HomeAt(later + 900), "it does not come any more");
-        assert_eq!(asked(later, 3, u64::MAX), Due::HomeAt(later + 900));
-        assert!(matches!(home.asked(&block(1, 0, 9), 9, Again::default()), Due::Home(_)), "nobody has a plan");
         let mut keeper = Keeper::default();
         for (number, after) in [(0, 5), (1, 9), (2, 7)] {
             let due = keeper.asked(&block(number, 0, 9), 0, Again { job: 1, after });
@@ -436,7 +384,7 @@ mod tests {
         assert_eq!(keeper.emptied().len(), 1);
         assert_eq!(keeper.asked(&block(2, 0, 9), 20, Again::default()), Due::HomeAt(33), "known still");
         keeper.insert(block(2, 0, 9), 10, Due::HomeAt(33), true);
-        keeper.reorder(8 + MOST_LATE, |_| None);
+        keeper.reorder(8 + asked::MOST_LATE, |_| None);
         assert_eq!(keeper.due(&block(2, 0, 9)), Some(Due::Home(Reverse(0))), "nobody came for it");
     }
 

@@ -10,11 +10,14 @@
 //! without a disk or a clock. Files of this machine are not cached.
 
 mod admin;
+mod ahead;
+mod asked;
 mod beside;
 mod block;
 mod claim;
 #[cfg(feature = "flight")]
 pub(crate) mod cluster;
+mod coming;
 mod counts;
 mod directory;
 mod disk;
@@ -40,22 +43,22 @@ mod through;
 
 pub use admin::{Removed, Status, Unstored, Verified, remove, status, verify};
 #[cfg(feature = "flight")]
+pub(crate) use asked::Again;
+#[cfg(feature = "flight")]
 pub(crate) use block::Block;
 pub(crate) use block::ObjectKey;
 pub use counts::{CacheStats, Unkept};
 pub(crate) use foresight::{Foreseen, Later, Spans};
 pub(crate) use hold::{Held, SLICE, Whole};
 #[cfg(feature = "flight")]
-pub(crate) use keeper::Again;
-#[cfg(feature = "flight")]
 pub(crate) use readers::Reader;
 pub(crate) use saved::{Begun, Save, Target};
 pub(crate) use saves::{Saves, Source, Turn};
 #[cfg(all(feature = "cli", feature = "flight"))]
 pub(crate) use shared::MEMORY;
-pub(crate) use shared::Wanted;
 pub(in crate::store) use shared::is_of_the_disk;
 pub use shared::{Cache, totals};
+pub(crate) use shared::{OVERHEAD, Wanted};
 pub(crate) use staged::Staged;
 pub use through::CachePlace;
 pub(crate) use through::{CacheReader, Through};

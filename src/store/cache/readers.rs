@@ -8,11 +8,11 @@ use std::time::Instant;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+#[cfg(feature = "flight")]
+use super::asked::Again;
 use super::block::Block;
 use super::counts::{CacheStats, Counts, Event};
 use super::foresight::{Foreseen, OpenPlan, ReadBy, due, spare_from};
-#[cfg(feature = "flight")]
-use super::keeper::Again;
 
 /// Steps after which a plan's speed is known.
 const KNOWN_AFTER: u64 = 2;

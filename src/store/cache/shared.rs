@@ -6,21 +6,22 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 
+use super::asked::Again;
 use super::block::Block;
 use super::claim::{Claim, Claimed};
+use super::coming::{Ahead, Coming};
 use super::counts::{CacheStats, Counts, Event};
 use super::disk::{Disk, Found, Stored};
 use super::fetched::Fetched;
 use super::file;
 use super::foresight::Foreseen;
-use super::keeper::{Again, Due, Keeper};
+use super::keeper::{Due, Keeper};
 use super::memory::Memory;
 use super::readers::{Reader, Readers};
 use crate::error::{Error, Result};
@@ -31,8 +32,6 @@ pub(crate) const MEMORY: &str = "memory";
 /// Most bytes on their way into the cache at once, beyond those that readers hold; in units of a permit.
 const WRITING: usize = 256 << 20;
 const PERMIT: usize = 4 << 10;
-/// Most bytes of row groups that are fetched ahead at once, unless one alone has more.
-const AHEAD: usize = 64 << 20;
 /// Time that another process may take to fetch a range before it is fetched here as well.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Shortest and longest pause between two checks of another process's fetch.
@@ -43,7 +42,7 @@ const REORDER_AFTER: Duration = Duration::from_secs(10);
 const REORDER_PART: usize = 8;
 const REORDER_LEAST: usize = 64;
 /// Heads and checksums of blocks take less than this part of their bytes.
-const OVERHEAD: u64 = 64;
+pub(crate) const OVERHEAD: u64 = 64;
 
 /// Counters of all caches that this process has had.
 static TOTAL: LazyLock<Counts> = LazyLock::new(Counts::default);
@@ -57,16 +56,13 @@ pub fn totals() -> CacheStats {
 #[derive(Debug)]
 pub struct Cache {
     tier: Tier,
-    readers: Arc<Readers>,
+    pub(super) readers: Arc<Readers>,
     counts: Counts,
     flights: Mutex<HashMap<Block, Weak<Flight>>>,
     writing: Arc<Semaphore>,
-    /// Of all readers together.
-    ahead: Semaphore,
     /// Time of the last ordering, and number of blocks since.
     ordered: Mutex<(Instant, usize)>,
-    /// Bytes of blocks that are fetched ahead of their use and have no room yet.
-    coming: Arc<AtomicU64>,
+    pub(super) ahead: Ahead,
     began: Instant,
 }
 
@@ -83,30 +79,17 @@ pub(super) enum Tier {
 
 /// A range being fetched, or whose bytes are on their way to the disk.
 #[derive(Debug, Default)]
-struct Flight(tokio::sync::Mutex<Option<Bytes>>);
+pub(super) struct Flight(pub(super) tokio::sync::Mutex<Option<Bytes>>);
 
 /// A block that was fetched.
 #[derive(Debug)]
-struct Fresh {
-    block: Block,
-    bytes: Bytes,
-    due: Due,
+pub(super) struct Fresh {
+    pub(super) block: Block,
+    pub(super) bytes: Bytes,
+    pub(super) due: Due,
     /// The rank that room is made for.
-    room: Due,
-    coming: Option<Coming>,
-}
-
-/// A block that is fetched ahead of its use and has no room yet.
-#[derive(Debug)]
-struct Coming {
-    bytes: u64,
-    all: Arc<AtomicU64>,
-}
-
-impl Drop for Coming {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
+    pub(super) room: Due,
+    pub(super) coming: Option<Coming>,
 }
 
 /// A request.
@@ -173,9 +156,8 @@ impl Cache {
             counts: Counts::default(),
             flights: Mutex::default(),
             writing: Arc::new(Semaphore::new(WRITING / PERMIT)),
-            ahead: Semaphore::new(AHEAD / PERMIT),
             ordered: Mutex::new((Instant::now(), 0)),
-            coming: Arc::default(),
+            ahead: Ahead::default(),
             began: Instant::now(),
         }
     }
@@ -379,110 +361,22 @@ impl Cache {
         Ok(bytes)
     }
 
-    /// Fetches `block` ahead of its use, unless it is here or on its way. Returns the fetched bytes, or `None` if it would take the room of
-    /// blocks that stay until the next epoch: see [`Foreseen::filled`]. Nothing is fetched then. A block that another host may keep takes free
-    /// room alone.
-    ///
-    /// # Errors
-    /// Those of `fetch`.
-    pub(crate) async fn fetch_ahead(
-        self: &Arc<Self>,
-        reader: &Arc<Reader>,
-        block: Block,
-        is_kept_elsewhere: bool,
-        fetch: impl Future<Output = Result<Fetched>>,
-    ) -> Result<Option<u64>> {
-        let range = block.start..block.end;
-        let is_here = self.kept(|keeper| keeper.has(&block) || keeper.covering(&block.object, &range).is_some());
-        if is_here || self.size(&block) > self.limit() {
-            return Ok(Some(0));
-        }
-        let foresight = self.readers.foresee();
-        let (Some(due), Some(spare)) = (foresight.due(&block, None), foresight.spare_from()) else { return Ok(None) };
-        let room = if is_kept_elsewhere { Due::Spare } else { Due::At(due.max(spare)) };
-        let Some(coming) = self.coming(&block, room) else { return Ok(None) };
-        let flight = self.flight(block);
-        // Somebody else is fetching it.
-        let Ok(mut slot) = flight.0.try_lock() else { return Ok(Some(0)) };
-        if slot.is_some() {
-            return Ok(Some(0));
-        }
-        let claim = match &self.tier {
-            Tier::Memory(_) => None,
-            Tier::Disk(disk) => {
-                // Its room is taken before it is fetched: other processes and saves take some as well.
-                let disk = Arc::clone(disk);
-                let claimed = self.blocking(move || match disk.claim(&block) {
-                    Claimed::Mine(claim) => {
-                        let evicted = disk.reserve(&block, room).unwrap_or_else(|error| {
-                            disk.fail("write", &error);
-                            None
-                        });
-                        evicted.map_or(Err(None), |evicted| Ok((claim, evicted)))
-                    }
-                    Claimed::There | Claimed::Busy => Err(Some(0)),
-                    Claimed::Failed => Err(None),
-                });
-                match claimed.await.unwrap_or(Err(None)) {
-                    Ok((claim, evicted)) => {
-                        self.count(reader, Event::Evicted(evicted));
-                        Some(claim)
-                    }
-                    Err(outcome) => return Ok(outcome),
-                }
-            }
-        };
-        let fetched = match fetch.await {
-            Ok(fetched) => fetched,
-            Err(error) => {
-                if let (Tier::Disk(disk), Some(claim)) = (&self.tier, claim) {
-                    let disk = Arc::clone(disk);
-                    self.blocking(move || disk.give_back(&claim, &block)).await;
-                }
-                return Err(error);
-            }
-        };
-        let (bytes, length) = (fetched.bytes.clone(), fetched.bytes.len() as u64);
-        *slot = Some(bytes.clone());
-        drop(slot);
-        self.count(reader, fetched.event());
-        self.count(reader, Event::Ahead(length));
-        let due = if fetched.is_kept_elsewhere() { Due::Spare } else { Due::At(due) };
-        self.keep(reader, flight, claim, Fresh { block, bytes, due, room, coming: Some(coming) }).await;
-        Ok(Some(length))
-    }
-
-    /// Waits until `bytes` more may be fetched ahead of their use, for all readers of this process.
-    pub(crate) async fn may_fetch_ahead(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
-        let permits = bytes.div_ceil(PERMIT as u64).clamp(1, (AHEAD / PERMIT) as u64);
-        // It is never closed, and the permits are fewer than 2^32.
-        self.ahead.acquire_many(permits as u32).await.ok()
-    }
-
     /// Bytes that `block` takes here.
-    fn size(&self, block: &Block) -> u64 {
+    pub(super) fn size(&self, block: &Block) -> u64 {
         match &self.tier {
             Tier::Memory(_) => block.len(),
             Tier::Disk(_) => file::size(block.len()),
         }
     }
 
-    /// The right to bring `block` here with the rank `room`, if there is room for it: in memory beside all others that are coming, while a disk
-    /// has its ledger for that.
-    fn coming(&self, block: &Block, room: Due) -> Option<Coming> {
-        let bytes = match &self.tier {
-            Tier::Memory(_) => block.len(),
-            Tier::Disk(_) => 0,
-        };
-        let before = self.coming.fetch_add(bytes, Ordering::Relaxed);
-        let coming = Coming { bytes, all: Arc::clone(&self.coming) };
-        let limit = self.limit();
-        let wanted = before.saturating_add(self.size(block));
-        self.kept(|keeper| keeper.has_room(wanted, limit, room)).then_some(coming)
-    }
-
     /// Keeps what was fetched: in memory at once, on a disk while its reader goes on.
-    async fn keep(self: &Arc<Self>, reader: &Arc<Reader>, flight: Arc<Flight>, claim: Option<Claim>, fresh: Fresh) {
+    pub(super) async fn keep(
+        self: &Arc<Self>,
+        reader: &Arc<Reader>,
+        flight: Arc<Flight>,
+        claim: Option<Claim>,
+        fresh: Fresh,
+    ) {
         match (&self.tier, claim) {
             (Tier::Memory(memory), _) => {
                 let stored = memory.store(&fresh.block, fresh.bytes, fresh.room);
@@ -530,7 +424,7 @@ impl Cache {
         drop(self.writing.acquire_many((WRITING / PERMIT) as u32).await);
     }
 
-    fn flight(&self, block: Block) -> Arc<Flight> {
+    pub(super) fn flight(&self, block: Block) -> Arc<Flight> {
         let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
         if flights.len() >= 64 && flights.len() == flights.capacity() {
             flights.retain(|_, flight| flight.strong_count() > 0);

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::asked::Again;
 use super::block::{Block, ObjectKey};
 use super::foresight::{Foreseen, Later, OpenPlan, ReadBy, Spans, due, spare_from};
-use super::keeper::{Again, Due, Keeper};
+use super::keeper::{Due, Keeper};
 
 /// Row groups of one size.
 const GROUPS: u32 = 1000;

@@ -11,6 +11,8 @@ use sha2::{Digest, Sha256};
 #[cfg(feature = "cloud")]
 use super::super::profile;
 use super::super::stamp::Stamp;
+#[cfg(feature = "flight")]
+use super::asked::Again;
 use super::block::{Block, ObjectKey};
 #[cfg(feature = "flight")]
 use super::cluster::Cluster;
@@ -18,8 +20,6 @@ use super::counts::{CacheStats, Unkept};
 use super::fetched::Fetched;
 use super::foresight::Foreseen;
 use super::hold::{Held, Whole};
-#[cfg(feature = "flight")]
-use super::keeper::Again;
 use super::readers::Reader;
 use super::saved::Target;
 use super::saves::Saves;

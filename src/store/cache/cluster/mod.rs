@@ -34,10 +34,10 @@ use self::peer::{Asked, Lease, Peer};
 use self::resolve::addresses;
 use self::ring::Point;
 use super::super::caller::Credentials;
+use super::asked::Again;
 use super::block::Block;
 use super::counts::{Event, Unkept};
 use super::fetched::Fetched;
-use super::keeper::Again;
 use crate::error::{Error, Result};
 use crate::per_process::PerProcess;
 

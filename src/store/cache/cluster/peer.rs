@@ -18,9 +18,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
 use super::super::super::caller::{Authorization, Credentials};
+use super::super::asked::Again;
 use super::super::block::Block;
 use super::super::counts::Unkept;
-use super::super::keeper::Again;
 use super::members::Member;
 use super::ring::Point;
 use super::standing::Standing;
