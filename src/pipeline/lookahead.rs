@@ -2,7 +2,7 @@
 //!
 //! A cache that holds a part of the data has what an epoch reads first, and misses what it reads later. What has been read frees room, unless
 //! the next epoch begins with it. That room is filled with the row groups that this epoch still needs, in the order of the plan: the store
-//! then gives the same bytes at an even rate instead of all of them at the end.
+//! then gives the same bytes throughout the epoch instead of at its end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
