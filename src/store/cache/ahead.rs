@@ -16,8 +16,8 @@ use crate::error::Result;
 
 impl Cache {
     /// Fetches `block` ahead of its use, unless it is here or on its way. Returns the fetched bytes, or `None` if it would take the room of
-    /// blocks that stay until the next epoch: see [`Foreseen::filled`]. Nothing is fetched then. A block that another host may keep takes free
-    /// room alone.
+    /// blocks that stay until the next epoch: see [`Foreseen::filled`](super::foresight::Foreseen::filled). Nothing is fetched then. A
+    /// block that another host may keep takes free room alone.
     ///
     /// # Errors
     /// Those of `fetch`.
