@@ -68,7 +68,7 @@ class Objects(http.server.ThreadingHTTPServer):
         """Answers requests."""
         return Handler
 
-    def __init__(self, paced: Paced | None = None) -> None:
+    def __init__(self, paced: Paced | None = None, host: str = "127.0.0.1") -> None:
         self.paced = paced or Paced()
         self.tags: dict[str, tuple[bytes | None, str]] = {}
         self.content: dict[str, bytes] = {}
@@ -85,13 +85,13 @@ class Objects(http.server.ThreadingHTTPServer):
         # Each request to read as it came: its line and its headers.
         self.heard: list[str] = []
         self.lock = threading.Lock()
-        super().__init__(("127.0.0.1", 0), self.handler)
+        super().__init__((host, 0), self.handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
     def url(self) -> str:
         """The address of its root."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return "http://{}:{}".format(*self.server_address)
 
     @property
     def storage_options(self) -> dict[str, str]:

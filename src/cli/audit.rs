@@ -13,6 +13,7 @@ use crate::plan::{self, Apart, Audit, Certificate, Fault, Finding, PlanSpec, Sha
 use crate::store::path_at_home;
 use crate::{Error, Result};
 
+use crate::cli::bar::Bar;
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{count, plain, plural};
 
@@ -67,6 +68,7 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+    let bar = Bar::waiting(out, "joining certificates");
     let mut certificates = Vec::new();
     for path in &args.certificates {
         for file in files(path)? {
@@ -84,6 +86,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let audit = plan::audit(&certificates)?;
     let has_data = !args.data.is_empty();
     let (rows_found, more_rows) = if has_data { name_rows(args, &audit)? } else { (Vec::new(), false) };
+    drop(bar);
     let is_whole = audit.exact && audit.complete;
     out.report(&Report { audit, signed: args.key_file.is_some(), rows_found, more_rows, has_data })?;
     if is_whole { Ok(()) } else { Err(Failure::Told(INEXACT)) }

@@ -13,7 +13,7 @@ use crate::store::at_home;
 use crate::store::cache::{self, CachePlace, Removed, Status, Unstored, Verified};
 use crate::store::{FileOptions, FileSystem};
 
-use crate::cli::bar::{Bar, Seen, Unit};
+use crate::cli::bar::{Bar, Counts, Seen, Unit};
 #[cfg(feature = "flight")]
 use crate::cli::cache_serve;
 use crate::cli::out::{Failure, Out, Outcome};
@@ -112,8 +112,9 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             if is_known { Ok(()) } else { Err(Failure::Told(LEFT)) }
         }
         What::Verify(place) => {
-            let bar = Bar::waiting(out, "checking blocks");
-            let verified = cache::verify(&place.path());
+            let counts = Counts::default();
+            let bar = Bar::counted(out, "checking blocks", Unit::Bytes, &counts);
+            let verified = cache::verify_seen(&place.path(), |done, all| counts.set(done, all));
             drop(bar);
             let verified = verified?;
             let is_damaged = !verified.damaged.is_empty();

@@ -358,7 +358,8 @@ impl Object {
     }
 
     fn whole(&self, patience: Duration) -> Option<Whole> {
-        Some(Whole { key: self.cache_key()?, size: self.stamp.size, url: self.url(), patience })
+        let first = self.place.cache.as_ref()?.first_slice();
+        Some(Whole { key: self.cache_key()?, size: self.stamp.size, url: self.url(), patience, first })
     }
 
     /// Reads one range of the pinned version, one that each opening reads.

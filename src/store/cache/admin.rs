@@ -138,11 +138,22 @@ fn unstored(saves: &Saves, found: Vec<Save>) -> Result<Vec<Unstored>> {
 /// # Errors
 /// As [`status`].
 pub fn verify(path: &Path) -> Result<Verified> {
+    verify_seen(path, |_, _| {})
+}
+
+/// As [`verify`], and tells the bytes that are read, and all there are, before each block and at the end.
+///
+/// # Errors
+/// As [`status`].
+pub(crate) fn verify_seen(path: &Path, mut seen: impl FnMut(u64, u64)) -> Result<Verified> {
     let directory = Directory::existing(path)?;
     let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
     let blocks = directory.blocks().map_err(|error| failed("list", path, error))?;
     let (mut good, mut bytes, mut damaged) = (0, 0, Vec::new());
+    let (mut done, all) = (0, blocks.iter().map(Block::len).sum());
     for block in blocks {
+        seen(done, all);
+        done += block.len();
         let place = directory.block(&block);
         let named = shown(&place);
         let named = named.display();
@@ -176,6 +187,7 @@ pub fn verify(path: &Path) -> Result<Verified> {
             damaged.push(format!("{named}: {what}, and it cannot be removed"));
         }
     }
+    seen(done, all);
     Ok(Verified { directory: directory.path().display().to_string(), good, bytes, damaged })
 }
 

@@ -8,7 +8,7 @@
 //! alone. What is mapped stays mapped even if the file goes.
 
 use std::fs::{File, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::counts::Event;
 use super::directory::Directory;
 use super::disk::Disk;
 use super::fetched::Fetched;
-use super::file::{self, Bad};
+use super::file::{self, Bad, PIECE};
 use super::keeper::Due;
 use super::readers::Reader;
 use super::shared::{Cache, Tier, Wanted};
@@ -85,6 +85,9 @@ pub(crate) struct Whole {
     pub(crate) url: String,
     /// For so long another process may fetch it without progress.
     pub(crate) patience: Duration,
+    /// The slice that is fetched first, modulo their number. Hosts that begin with the same one would ask the same homes at the same
+    /// time, and wait for whoever came first.
+    pub(crate) first: u64,
 }
 
 impl Whole {
@@ -93,22 +96,43 @@ impl Whole {
     }
 }
 
-/// A file that is being written.
+/// A file that is being written, slice by slice, from any of them on.
 #[derive(Debug)]
 struct Writing {
     claim: Claim,
     block: Block,
+    /// The checksums of all pieces; zeros for those that have not come.
     sums: Vec<u8>,
     /// Blocks that had to go for it; none if there is no room.
     evicted: Option<u64>,
 }
 
 impl Writing {
-    /// Adds the next bytes: whole pieces, except for the last ones.
-    fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.sums.extend(file::sums(bytes));
-        self.claim.file().write_all(bytes)
+    fn new(claim: Claim, block: Block) -> io::Result<Self> {
+        let too_large = |_| io::Error::from(io::ErrorKind::FileTooLarge);
+        let sums = usize::try_from(8 * file::pieces(block.len())).map_err(too_large)?;
+        Ok(Self { claim, block, sums: vec![0; sums], evicted: None })
     }
+
+    /// Writes the bytes of the slice `range`, which begins with a piece.
+    fn add(&mut self, range: &Range<u64>, bytes: &[u8]) -> io::Result<()> {
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a slice has another length");
+        let sums = file::sums(bytes);
+        let at = usize::try_from(8 * (range.start / PIECE)).map_err(|_| wrong())?;
+        let of_slice = self.sums.get_mut(at..at + sums.len()).filter(|_| range.end - range.start == bytes.len() as u64);
+        of_slice.ok_or_else(wrong)?.copy_from_slice(&sums);
+        let mut file = self.claim.file();
+        file.seek(SeekFrom::Start(range.start))?;
+        file.write_all(bytes)
+    }
+}
+
+/// The slices of an object of `size` bytes, from number `first` on, modulo their number, and then those before it.
+fn slices(size: u64, first: u64) -> impl Iterator<Item = Range<u64>> {
+    let count = size.div_ceil(SLICE);
+    let first = first.checked_rem(count).unwrap_or_default();
+    let numbers = (first..count).chain(0..first);
+    numbers.map(move |number| number * SLICE..((number + 1) * SLICE).min(size))
 }
 
 impl Directory {
@@ -313,7 +337,7 @@ impl Cache {
     {
         let Tier::Disk(disk) = self.tier() else { return Ok(()) };
         let failed = |error: io::Error| whole.failed(disk.path(), error);
-        let writing = Writing { claim, block, sums: Vec::new(), evicted: None };
+        let writing = Writing::new(claim, block).map_err(failed)?;
         let writing = self.step(writing, |writing, disk| {
             // Somebody waits for it, now: it is needed sooner than what plans need later.
             writing.evicted = disk.reserve(&writing.block, Due::At(0))?;
@@ -326,8 +350,6 @@ impl Cache {
             return Err(Error::limit(what, file::size(whole.size), self.limit(), "cache_bytes"));
         };
         self.count(reader, Event::Evicted(evicted));
-        let starts = (0..whole.size).step_by(SLICE as usize);
-        let slices = starts.map(|start| start..(start + SLICE).min(whole.size));
         let slice = |range: Range<u64>| {
             let fetch = &fetch;
             async move {
@@ -336,17 +358,18 @@ impl Cache {
                     None => None,
                 };
                 if let Some(bytes) = here {
-                    return Ok(bytes);
+                    return Ok((range, bytes));
                 }
-                let fetched: Fetched = fetch(range).await?.into();
+                let fetched: Fetched = fetch(range.clone()).await?.into();
                 self.count(reader, fetched.event());
-                Ok::<_, Error>(fetched.bytes)
+                Ok::<_, Error>((range, fetched.bytes))
             }
         };
-        let mut slices = std::pin::pin!(futures::stream::iter(slices).map(slice).buffered(AT_ONCE));
-        while let Some(bytes) = slices.next().await {
-            let bytes = match bytes {
-                Ok(bytes) => bytes,
+        let slices = futures::stream::iter(slices(whole.size, whole.first)).map(slice);
+        let mut slices = std::pin::pin!(slices.buffer_unordered(AT_ONCE));
+        while let Some(slice) = slices.next().await {
+            let (range, bytes) = match slice {
+                Ok(slice) => slice,
                 Err(error) => {
                     let given_back = self.step(writing, |writing, disk| {
                         disk.give_back(&writing.claim, &writing.block);
@@ -356,7 +379,7 @@ impl Cache {
                     return Err(error);
                 }
             };
-            writing = self.step(writing, move |writing, _| writing.add(&bytes)).await.map_err(failed)?;
+            writing = self.step(writing, move |writing, _| writing.add(&range, &bytes)).await.map_err(failed)?;
         }
         let published = self.step(writing, |writing, disk| {
             let sums = beside::proven(writing.claim.file(), &writing.block, &writing.sums)?;

@@ -41,6 +41,8 @@ mod staged;
 mod tests;
 mod through;
 
+#[cfg(feature = "cli")]
+pub(crate) use admin::verify_seen;
 pub use admin::{Removed, Status, Unstored, Verified, remove, status, verify};
 #[cfg(feature = "flight")]
 pub(crate) use asked::Again;

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+#[cfg(feature = "flight")]
+use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -234,6 +236,15 @@ impl Through {
             origin.push_str(&format!("\nmount {mount}"));
         }
         Self { reader, origin }
+    }
+
+    /// The slice of an object that this reader fetches first: any of them beside other hosts, see [`Whole::first`].
+    pub(in crate::store) fn first_slice(&self) -> u64 {
+        #[cfg(feature = "flight")]
+        if self.reader.cluster.is_some() {
+            return RandomState::new().hash_one(std::process::id());
+        }
+        0
     }
 
     /// The saves of the cache, if it is on a disk.

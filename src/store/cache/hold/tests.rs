@@ -19,7 +19,7 @@ fn content(range: Range<u64>) -> Bytes {
 fn whole(name: &str) -> Whole {
     let stamp = Stamp { etag: Some("\"a\"".to_owned()), size: SIZE, modified: None };
     let key = ObjectKey::of("s3://b/", name, &stamp).unwrap();
-    Whole { key, size: SIZE, url: format!("s3://b/{name}"), patience: Duration::from_secs(5) }
+    Whole { key, size: SIZE, url: format!("s3://b/{name}"), patience: Duration::from_secs(5), first: 0 }
 }
 
 fn block(name: &str) -> Block {
@@ -95,6 +95,28 @@ fn an_object_is_fetched_once_whoever_wants_it_and_slices_that_are_here_are_used(
     assert_eq!((found.blocks, found.bytes, found.accounted), (2, found.accounted, rig.cache.used().0));
     assert_eq!(verify(rig.root.path()).unwrap().good, 2);
     assert!(remove(rig.root.path(), false).unwrap().gone && !path.exists());
+}
+
+#[test]
+fn an_object_is_whole_from_whichever_slice_it_is_fetched_first() {
+    for size in [0, 1, SLICE, SIZE] {
+        let in_order: Vec<_> = slices(size, 0).collect();
+        assert_eq!(in_order.iter().map(|slice| slice.end - slice.start).sum::<u64>(), size);
+        for first in [1, 2, 3, 4, u64::MAX] {
+            let turned: Vec<_> = slices(size, first).collect();
+            let count = in_order.len().max(1);
+            assert!((0..count).any(|at| turned == [&in_order[at..], &in_order[..at]].concat()), "{size} {first}");
+        }
+    }
+    for first in [1, 2, 3, u64::MAX] {
+        let rig = Rig::new(1 << 30);
+        let reader = rig.cache.reader();
+        let wanted = Whole { first, ..whole("x") };
+        let held = rig.runtime.block_on(rig.cache.hold(&reader, &wanted, |range| rig.fetch(range))).unwrap();
+        assert!(is_right(&held), "{first}");
+        drop(held);
+        assert_eq!(verify(rig.root.path()).unwrap().good, 1, "its checksums are in their places");
+    }
 }
 
 #[test]
