@@ -87,7 +87,7 @@ class Piped:
     """A process that is told and tells lines."""
 
     def __init__(self, *command: object, host: links.Host | None = None) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+        environment = {**os.environ, "PYTHONPATH": os.environ.get("BENCH_PACKAGE", str(ROOT / "python"))}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         here = [sys.executable, *map(str, command)]
         self.process = subprocess.Popen(host.command(*here) if host else here, env=environment, **pipes)
@@ -161,7 +161,7 @@ def run(
                 reader.ask()
             stats = [json.loads(reader.line()) for reader in readers]
             took = time.perf_counter() - began
-            if any(one["peer_failures"] or one["failures"] for one in stats):
+            if any(one["peer_failures"] or one["failures"] or one["refused"] for one in stats):
                 print(stats, file=sys.stderr)
             # Blocks on their way to their homes.
             time.sleep(1)

@@ -161,7 +161,11 @@ class Consumer:
     """A process that reads its share when it is told to."""
 
     def __init__(self, python: str, who: str, given: dict[str, Any], log: Any) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONUNBUFFERED": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.environ.get("BENCH_PACKAGE", str(ROOT / "python")),
+            "PYTHONUNBUFFERED": "1",
+        }
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
         self.process = subprocess.Popen([python, "-c", CONSUMER, who, json.dumps(given)], env=environment, **pipes)
 

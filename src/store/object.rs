@@ -358,8 +358,8 @@ impl Object {
     }
 
     fn whole(&self, patience: Duration) -> Option<Whole> {
-        let first = self.place.cache.as_ref()?.first_slice();
-        Some(Whole { key: self.cache_key()?, size: self.stamp.size, url: self.url(), patience, first })
+        let seed = self.place.cache.as_ref()?.seed_of_slices();
+        Some(Whole { key: self.cache_key()?, size: self.stamp.size, url: self.url(), patience, seed })
     }
 
     /// Reads one range of the pinned version, one that each opening reads.

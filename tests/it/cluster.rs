@@ -2,18 +2,19 @@
 //! of them is killed.
 
 use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bowstring::flight::server::{CacheServer, CacheServerOptions};
 use bowstring::pipeline::LocalSource;
 use bowstring::store::cache::{CachePlace, CacheStats};
 use bowstring::store::{FileOptions, FileSystem};
 use bowstring::{Error, Loader, LoaderOptions};
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::cache::{FILES, Rig, succeeded, taken};
@@ -38,7 +39,7 @@ impl Node {
     pub(crate) fn start(options: &CacheServerOptions) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let server = CacheServer::new(options).unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(runtime.spawn(server.serve(listener, std::future::pending())));
         Self { directory: options.place.clone().into(), address, runtime: Some(runtime) }
@@ -291,6 +292,78 @@ fn a_checkpoint_is_read_once_for_all_nodes() {
     assert_eq!(rig.asked().0, SIZE as u64);
 }
 
+/// A link in front of `address`: whoever connects to it gets what the other side says at `rate` bytes a second, all together.
+fn link(address: &str, rate: u64) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (shown, address) = (listener.local_addr().unwrap().to_string(), address.to_owned());
+    let free = Arc::new(Mutex::new(Instant::now()));
+    thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let Ok(far) = TcpStream::connect(&address) else { break };
+            let (mut asking, mut asked) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            thread::spawn(move || drop(std::io::copy(&mut asking, &mut asked)));
+            let (mut near, mut far, free) = (near, far, Arc::clone(&free));
+            thread::spawn(move || {
+                let mut bytes = vec![0; 64 << 10];
+                while let Ok(length @ 1..) = far.read(&mut bytes) {
+                    let until = {
+                        let mut free = free.lock().unwrap();
+                        *free = (*free).max(Instant::now()) + Duration::from_secs_f64(length as f64 / rate as f64);
+                        *free
+                    };
+                    thread::sleep(until.saturating_duration_since(Instant::now()));
+                    if near.write_all(&bytes[..length]).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    shown
+}
+
+/// All at once, each block would come too late: a second for each 4 MiB and five more are its time.
+#[test]
+fn hosts_that_share_a_slow_link_to_a_home_read_all_blocks_from_it() {
+    const SIZE: usize = 24 << 20;
+    const HOSTS: usize = 5;
+    let rig = Rig::new();
+    rig.server.put("bucket/model.bin", vec![7; SIZE], PINNED);
+    let node = nodes(&rig, 1, 1 << 30).pop().unwrap();
+    let read = |name: String, peer: &str| {
+        let place = rig.root.path().join(name).to_str().unwrap().to_owned();
+        let cache = CachePlace { place, bytes: Some(1 << 30), peers: vec![peer.to_owned()], ..CachePlace::default() };
+        let storage_options = rig.server.storage_options();
+        let files = FileSystem::new(FileOptions { storage_options, cache: Some(cache), ..Default::default() });
+        let mut file = files.unwrap().open("s3://bucket/model.bin").unwrap();
+        assert_eq!(std::fs::metadata(file.local_path().unwrap()).unwrap().len(), SIZE as u64);
+        file.stats()
+    };
+    // The first one waits until its blocks are with their home.
+    assert_eq!(read("first".to_owned(), &node.address).misses, 6);
+    until("the home has all blocks", || bytes_kept(&node.directory) >= SIZE as u64);
+    rig.asked();
+    let peer = link(&node.address, 16_000_000);
+    thread::scope(|scope| {
+        let hosts: Vec<_> = (0..HOSTS)
+            .map(|number| {
+                let (read, peer) = (&read, &peer);
+                scope.spawn(move || read(format!("host{number}"), peer))
+            })
+            .collect();
+        for host in hosts {
+            let stats = host.join().unwrap();
+            assert_eq!((stats.peer_hits, stats.peer_failures, stats.misses), (6, 0, 0), "{stats:?}");
+        }
+    });
+    assert_eq!(rig.asked().0, 0);
+}
+
+/// Bytes of the blocks in a cache's directory.
+fn bytes_kept(directory: &Path) -> u64 {
+    bowstring::store::cache::status(directory).unwrap().bytes
+}
+
 #[test]
 fn who_warms_warms_the_cluster() {
     let rig = Rig::new();
@@ -323,7 +396,7 @@ fn warming_names_the_host_that_keeps_nothing() {
     let unkept = &warmed.unkept[0];
     assert!(unkept.peer == nodes[1].address && unkept.refused > 0 && unkept.failures == 0, "{warmed:?}");
     // A host that is not there leaves out what it could take.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = listener.local_addr().unwrap().to_string();
     drop(listener);
     let warmed = warm("alone", vec![gone.clone()]);

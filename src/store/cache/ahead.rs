@@ -28,9 +28,7 @@ impl Cache {
         may_be_kept_elsewhere: bool,
         fetch: impl Future<Output = Result<Fetched>>,
     ) -> Result<Option<u64>> {
-        let range = block.start..block.end;
-        let is_here = self.kept(|keeper| keeper.has(&block) || keeper.covering(&block.object, &range).is_some());
-        if is_here || self.size(&block) > self.limit() {
+        if self.may_have(&block) || self.size(&block) > self.limit() {
             return Ok(Some(0));
         }
         let foresight = self.readers.foresee();

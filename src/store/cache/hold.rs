@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use twox_hash::XxHash3_64;
 
 use super::super::pinned::is_at;
 use super::super::pinned::shown;
@@ -85,9 +86,9 @@ pub(crate) struct Whole {
     pub(crate) url: String,
     /// For so long another process may fetch it without progress.
     pub(crate) patience: Duration,
-    /// The slice that is fetched first, modulo their number. Hosts that begin with the same one would ask the same homes at the same
-    /// time, and wait for whoever came first.
-    pub(crate) first: u64,
+    /// Shuffles the order in which slices are fetched. Hosts that fetch them in one order would ask the same homes at the same time, and
+    /// all wait for whoever came first.
+    pub(crate) seed: Option<u64>,
 }
 
 impl Whole {
@@ -96,7 +97,7 @@ impl Whole {
     }
 }
 
-/// A file that is being written, slice by slice, from any of them on.
+/// A file that is being written, slice by slice, in any order.
 #[derive(Debug)]
 struct Writing {
     claim: Claim,
@@ -127,12 +128,13 @@ impl Writing {
     }
 }
 
-/// The slices of an object of `size` bytes, from number `first` on, modulo their number, and then those before it.
-fn slices(size: u64, first: u64) -> impl Iterator<Item = Range<u64>> {
-    let count = size.div_ceil(SLICE);
-    let first = first.checked_rem(count).unwrap_or_default();
-    let numbers = (first..count).chain(0..first);
-    numbers.map(move |number| number * SLICE..((number + 1) * SLICE).min(size))
+/// The slices of an object of `size` bytes, from the first to the last, or shuffled by a seed.
+fn slices(size: u64, seed: Option<u64>) -> Vec<Range<u64>> {
+    let mut starts: Vec<u64> = (0..size).step_by(SLICE as usize).collect();
+    if let Some(seed) = seed {
+        starts.sort_by_cached_key(|start| XxHash3_64::oneshot_with_seed(seed, &start.to_le_bytes()));
+    }
+    starts.into_iter().map(|start| start..(start + SLICE).min(size)).collect()
 }
 
 impl Directory {
@@ -365,7 +367,7 @@ impl Cache {
                 Ok::<_, Error>((range, fetched.bytes))
             }
         };
-        let slices = futures::stream::iter(slices(whole.size, whole.first)).map(slice);
+        let slices = futures::stream::iter(slices(whole.size, whole.seed)).map(slice);
         let mut slices = std::pin::pin!(slices.buffer_unordered(AT_ONCE));
         while let Some(slice) = slices.next().await {
             let (range, bytes) = match slice {

@@ -238,13 +238,12 @@ impl Through {
         Self { reader, origin }
     }
 
-    /// The slice of an object that this reader fetches first: any of them beside other hosts, see [`Whole::first`].
-    pub(in crate::store) fn first_slice(&self) -> u64 {
+    /// Shuffles the slices of an object beside other hosts: see [`Whole::seed`].
+    pub(in crate::store) fn seed_of_slices(&self) -> Option<u64> {
         #[cfg(feature = "flight")]
-        if self.reader.cluster.is_some() {
-            return RandomState::new().hash_one(std::process::id());
-        }
-        0
+        return self.reader.cluster.as_ref().map(|_| RandomState::new().hash_one(std::process::id()));
+        #[cfg(not(feature = "flight"))]
+        None
     }
 
     /// The saves of the cache, if it is on a disk.

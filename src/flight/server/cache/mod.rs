@@ -6,6 +6,7 @@
 mod door;
 mod leases;
 mod service;
+mod turns;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -2,6 +2,7 @@
 //!
 //! A home reads its own cache and no store: see [`wire`].
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tokio::time::{Instant, timeout};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::leases::{Giving, Leases, Taken};
+use super::turns::{Turn, Turns};
 use crate::flight::server::stream::hangup::Hangups;
 use crate::store::cache::cluster::wire::{self, Answer, Arriving, Ask, Given, Kept, Kind, Room};
 use crate::store::cache::{Again, Block, Cache, Reader};
@@ -30,13 +32,17 @@ const LEASE: Duration = Duration::from_secs(60);
 /// Longest time that this cache may take to find a block, less than a reader's patience with a silent home: another home or the store has it
 /// sooner.
 const SLOW: Duration = Duration::from_secs(4);
+/// Longest time that a block has its turn while its reader takes none of it.
+const STILL: Duration = Duration::from_secs(2);
 /// Longest time that a reader may take for one message of a block, or for the next one.
 const STALL: Duration = Duration::from_secs(10);
 /// Bytes of blocks on their way in and out, in units of a permit.
 const MOVING: usize = 512 << 20;
 const PERMIT: usize = 64 << 10;
+/// Blocks that are taken at once: more would share the link of this host.
+const TAKING: usize = 4;
 /// Messages of an answer that are ready before they are sent.
-const READY: usize = 2;
+const READY: usize = 8;
 /// Most calls at once. Readers beyond it are told to fetch for themselves, and keep what they fetch.
 const CALLS: usize = 16_384;
 
@@ -50,8 +56,17 @@ pub(super) struct Home {
     reader: Arc<Reader>,
     leases: Arc<Leases>,
     moving: Arc<Semaphore>,
+    turns: Turns,
+    taking: Semaphore,
     calls: Arc<Semaphore>,
     hangups: Hangups,
+}
+
+/// Where an answer goes.
+struct Asker {
+    to: mpsc::Sender<Message>,
+    /// The other end of its connection.
+    address: Option<SocketAddr>,
 }
 
 /// The reader is gone, or was told that this home fails.
@@ -85,7 +100,8 @@ impl Home {
     pub(super) fn new(cache: Arc<Cache>, hangups: Hangups) -> Self {
         let reader = cache.reader();
         let (moving, calls) = (Arc::new(Semaphore::new(MOVING / PERMIT)), Arc::new(Semaphore::new(CALLS)));
-        Self { cache, reader, leases: Arc::default(), moving, calls, hangups }
+        let (leases, turns, taking) = (Arc::default(), Turns::default(), Semaphore::new(TAKING));
+        Self { cache, reader, leases, moving, turns, taking, calls, hangups }
     }
 
     /// The right to move the bytes of `block`.
@@ -109,18 +125,28 @@ impl Home {
         Err(Gone)
     }
 
+    /// The turn to send a block to a reader, which hears that it waits.
+    async fn turn(&self, Asker { to, address }: &Asker) -> Result<Turn, Gone> {
+        words(to, self.turns.next(*address)).await?.ok_or(Gone)
+    }
+
     /// Answers a reader that asks for `block` until it has what it asked for, has given it or is gone.
-    async fn answer(&self, (block, again): (Block, Again), to: &mpsc::Sender<Message>) -> Result<(), Gone> {
+    async fn answer(&self, (block, again): (Block, Again), asker: &Asker) -> Result<(), Gone> {
+        let to = &asker.to;
         loop {
+            // Its bytes are not in memory before they are sent.
+            let turn = if self.cache.may_have(&block) { Some(self.turn(asker).await?) } else { None };
             if let Some(found) = self.look((block, again), to).await? {
-                return send(to, &block, found.head, found.bytes).await;
+                let turn = if let Some(turn) = turn { turn } else { self.turn(asker).await? };
+                return send(to, &block, found, turn).await;
             }
+            drop(turn);
             match self.leases.take(block) {
                 Taken::Mine(lease) => {
                     // It may have come between the look and the lease.
                     if let Some(found) = self.look((block, again), to).await? {
                         drop(lease);
-                        return send(to, &block, found.head, found.bytes).await;
+                        return send(to, &block, found, self.turn(asker).await?).await;
                     }
                     tell(to, Answer { kind: Kind::Lease.into(), lease: lease.number(), ..Answer::default() }).await?;
                     tokio::select! {
@@ -134,7 +160,7 @@ impl Home {
                     if let Some(bytes) = words(to, waiting.outcome()).await? {
                         self.cache.asked(&block, again);
                         let head = words(to, head(block, &bytes)).await?.ok_or(Gone)?;
-                        return send(to, &block, head, bytes).await;
+                        return send(to, &block, Found { head, bytes }, self.turn(asker).await?).await;
                     }
                 }
                 Taken::Full => return declined(to).await,
@@ -150,6 +176,7 @@ impl Home {
         let again = Again { job: given.job, after: given.again };
         // The store was slow: others fetch it by now.
         let Some(giving) = self.leases.given(block, given.lease) else { return Ok(Kept { kept: false }) };
+        let taking = self.taking.acquire().await;
         let passage = self.passage(&block).await;
         let wrong = |what: &'static str| Status::data_loss(what);
         let mut arriving = Arriving::new(block, given.head).map_err(wrong)?;
@@ -166,6 +193,7 @@ impl Home {
         };
         let late = |_| Status::deadline_exceeded("the block comes too slowly");
         let bytes = timeout(time_for(&block), all).await.map_err(late)??;
+        drop(taking);
         Ok(Kept { kept: self.arrived(&giving, (block, again), bytes, passage).await })
     }
 
@@ -234,16 +262,33 @@ fn time_for(block: &Block) -> Duration {
     STALL + Duration::from_secs(block.len() / wire::PACE)
 }
 
-async fn send(to: &mpsc::Sender<Message>, block: &Block, head: Bytes, bytes: Bytes) -> Result<(), Gone> {
+/// Sends a block in its turn, which ends when the reader has taken it, or stands still.
+async fn send(to: &mpsc::Sender<Message>, block: &Block, found: Found, turn: Turn) -> Result<(), Gone> {
     let sending = async {
-        let mut answer = Some(Answer { kind: Kind::Block.into(), head, ..Answer::default() });
-        for part in wire::parts(bytes) {
+        let mut turn = Some(turn);
+        let mut answer = Some(Answer { kind: Kind::Block.into(), head: found.head, ..Answer::default() });
+        for part in wire::parts(found.bytes) {
             let app_metadata = answer.take().map_or_else(Vec::new, |answer| answer.encode_to_vec()).into();
-            put(to, FlightData { app_metadata, data_body: part, ..FlightData::default() }).await?;
+            let put = put(to, FlightData { app_metadata, data_body: part, ..FlightData::default() });
+            moving(put, &mut turn).await?;
         }
+        // It has taken the last part when there is room for all of them again; who is gone by then needs nothing.
+        let _ = moving(to.reserve_many(READY), &mut turn).await;
         Ok(())
     };
     timeout(time_for(block), sending).await.unwrap_or(Err(Gone))
+}
+
+/// Does `work`, and ends `turn` if it takes long.
+async fn moving<T>(work: impl Future<Output = T>, turn: &mut Option<Turn>) -> T {
+    let mut work = std::pin::pin!(work);
+    match timeout(STILL, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            drop(turn.take());
+            work.await
+        }
+    }
 }
 
 /// See the module.
@@ -267,7 +312,8 @@ impl FlightService for Service {
     type DoExchangeStream = Answers<FlightData>;
 
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
-        let hangup = request.remote_addr().and_then(|address| self.0.hangups.of(address));
+        let address = request.remote_addr();
+        let hangup = address.and_then(|address| self.0.hangups.of(address));
         let ask = Ask::decode(request.into_inner().ticket).map_err(|_| Status::invalid_argument("nothing is asked"))?;
         let block = asked(ask.version, &ask.block)?;
         let again = Again { job: ask.job, after: ask.again };
@@ -275,11 +321,12 @@ impl FlightService for Service {
         let home = Arc::clone(&self.0);
         let place = Arc::clone(&home.calls).try_acquire_owned().ok();
         let is_full = place.is_none();
+        let asker = Asker { to, address };
         drop(tokio::spawn(async move {
-            let answered = if is_full { declined(&to).await } else { home.answer((block, again), &to).await };
+            let answered = if is_full { declined(&asker.to).await } else { home.answer((block, again), &asker).await };
             // Who is gone needs no answer. Who is there and reads nothing holds messages that only the end of the connection frees.
             if answered.is_err()
-                && !to.is_closed()
+                && !asker.to.is_closed()
                 && hangup.is_some_and(|hangup| hangup.still() >= STALL && hangup.ask())
             {
                 tracing::debug!("a reader that reads nothing is hung up on");
@@ -351,14 +398,14 @@ mod tests {
     #[tokio::test]
     async fn a_block_on_its_way_holds_its_passage_until_nobody_has_a_part_of_it() {
         let home = Arc::new(Home::new(Cache::open("memory", Some(64 << 20)).unwrap(), Hangups::default()));
-        let length = 8 * wire::CHUNK;
+        let length = 32 * wire::CHUNK;
         let block = wire::travelling(&format!("{:032x}-0-{length:x}", 7)).unwrap();
         let all = MOVING / PERMIT;
         let Taken::Mine(lease) = home.leases.take(block) else { panic!("it is taken") };
         let (to, mut answers) = mpsc::channel(READY);
         let waiter = tokio::spawn({
             let home = Arc::clone(&home);
-            async move { home.answer((block, Again::default()), &to).await.is_ok() }
+            async move { home.answer((block, Again::default()), &Asker { to, address: None }).await.is_ok() }
         });
         // It waits for the other one's lease.
         let word = answers.recv().await.unwrap().unwrap();

@@ -52,7 +52,7 @@ const UNEVEN: u64 = 16;
 /// Bytes on their way to their homes at once; in units of a permit, of which each block takes some, so that there are not too many.
 const GIVING: usize = 128 << 20;
 /// Longest time that a reader waits to begin with that.
-const QUEUE: Duration = Duration::from_secs(1);
+const QUEUE: Duration = Duration::from_secs(5);
 const PERMIT: usize = 64 << 10;
 const LEAST: usize = 16;
 
@@ -145,6 +145,7 @@ impl Cluster {
                     Ok(Asked::Block(bytes)) => return Ok(Fetched::of_peer(bytes)),
                     Ok(Asked::Lease(lease)) => {
                         let bytes = origin.await?;
+                        peer::came(bytes.len());
                         if bytes.len() as u64 != block.len() {
                             return Ok(bytes.into());
                         }
@@ -181,10 +182,7 @@ impl Cluster {
         };
         let cluster = Arc::clone(self);
         drop(tokio::spawn(async move {
-            let begin = Instant::now();
-            let given = peer.give(&cluster.credentials, lease, block, bytes).await;
-            peer.note(begin, given.as_ref().err());
-            match given {
+            match peer.give(&cluster.credentials, lease, block, bytes).await {
                 Ok(true) => count(Event::Given),
                 Ok(false) => count(Event::Refused),
                 Err(_) => {

@@ -33,6 +33,11 @@ impl Standing {
         }
     }
 
+    /// Returns true if it has failed, and has not answered since.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
     /// Notes that a call which began at `asked` failed at `now`. Returns true if the peer was good until then. Calls that began before
     /// the last failure tell nothing new.
     pub(super) fn failed(&mut self, asked: Instant, now: Instant) -> bool {
@@ -79,7 +84,7 @@ mod tests {
             now += 31.0;
             assert!(standing.may_be_asked(at(now)), "half a minute is the longest");
         }
-        assert!(standing.answered() && !standing.answered());
+        assert!(standing.has_failed() && standing.answered() && !standing.answered() && !standing.has_failed());
         assert!(standing.may_be_asked(at(now)) && standing.may_be_asked(at(now)));
     }
 }

@@ -17,7 +17,7 @@ use super::super::file::{self, PIECE};
 /// Version of these messages; other versions are refused.
 pub(crate) const VERSION: u32 = 1;
 /// Bytes of a block in one message; whole pieces.
-pub(crate) const CHUNK: usize = 1 << 20;
+pub(crate) const CHUNK: usize = 256 << 10;
 /// Largest block that is asked for or given: larger ones are for their reader alone.
 pub(crate) const LARGEST: u64 = 256 << 20;
 /// Least bytes per second of a block on its way, beside the longest silence.
