@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 NETWORK = "10.78.0"
 ROOT = f"{NETWORK}.1"
@@ -19,10 +20,14 @@ def _run(*command: str) -> None:
 
 
 class Host:
-    """A namespace with an address."""
+    """A namespace with an address, at the other end of ``device``."""
 
-    def __init__(self, name: str, address: str) -> None:
-        self.name, self.address = name, address
+    def __init__(self, name: str, address: str, device: str) -> None:
+        self.name, self.address, self.device = name, address, device
+
+    def sent(self) -> int:
+        """Bytes that it has sent, with the headers of packets."""
+        return int(Path(f"/sys/class/net/{self.device}/statistics/rx_bytes").read_text())
 
     def command(self, *command: object) -> list[str]:
         """The command line that runs a command in the namespace, as the started process itself."""
@@ -33,17 +38,17 @@ class Host:
 def hosts(count: int, mbit: float) -> Iterator[list[Host]]:
     """So many hosts on one switch, each of which sends and receives at most ``mbit`` million bits a second."""
     prefix = f"b{os.getpid() % 100_000:x}"
-    bridge, made = (
-        f"{prefix}br",
-        [Host(f"bench-{prefix}-{number}", f"{NETWORK}.{number + 2}") for number in range(count)],
-    )
+    bridge = f"{prefix}br"
+    made = [
+        Host(f"bench-{prefix}-{number}", f"{NETWORK}.{number + 2}", f"{prefix}o{number}") for number in range(count)
+    ]
     shape = ["root", "tbf", "rate", f"{mbit}mbit", "burst", "256kb", "latency", "200ms"]
     try:
         _run("ip", "link", "add", bridge, "type", "bridge")
         _run("ip", "addr", "add", f"{ROOT}/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
         for number, host in enumerate(made):
-            outer, inner = f"{prefix}o{number}", f"{prefix}i{number}"
+            outer, inner = host.device, f"{prefix}i{number}"
             _run("ip", "netns", "add", host.name)
             _run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", host.name)
             _run("ip", "link", "set", outer, "master", bridge, "up")

@@ -19,13 +19,14 @@ import argparse
 import json
 import os
 import pathlib
+import queue
 import random
-import select
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -53,7 +54,7 @@ def bowstring():
     import bowstring
     loader = bowstring.Loader(
         given["url"], batch_size=64, rank=rank, world_size=world, tail="short", shuffle=True, arrow=["photo"],
-        memory_budget=96 << 20, lanes=1, storage_options=given["storage"], **given["options"],
+        memory_budget=256 << 20, lanes=max(4, world), window_rows=128, storage_options=given["storage"], **given["options"],
     )
     def epoch(number):
         for batch in loader:
@@ -94,11 +95,14 @@ def mosaic():
 def litdata():
     import torch.distributed as dist
     from litdata import StreamingDataset
+    from litdata.streaming import downloader
     from litdata.streaming.resolver import Dir
     where = f"tcp://127.0.0.1:{given['port']}"
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=world)
     options = {"aws_access_key_id": given["key"], "aws_secret_access_key": given["secret"], "region_name": "us-east-1"}
     options["endpoint_url"] = given["endpoint"]
+    # Otherwise it takes no server without TLS.
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
     dataset = StreamingDataset(
         Dir(path=given["cache"], url="s3://bench/data/lit"), shuffle=True, drop_last=False, max_cache_size="100GB",
         storage_options=options,
@@ -119,19 +123,22 @@ for number in range(given["epochs"]):
 """
 
 MAKER = """
-import json, random, sys
-root, photos, chunks = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+import sys
 from bench_photos import photo
-if "mds" in chunks:
-    from streaming import MDSWriter
-    with MDSWriter(out=f"{root}/mds", columns={"number": "int", "photo": "bytes"}) as out:
-        for number in range(photos):
-            out.write({"number": number, "photo": photo(number)})
-if "lit" in chunks:
-    from litdata import optimize
-    def one(number):
-        return {"number": number, "photo": photo(number)}
-    if __name__ == "__main__":
+
+def one(number):
+    return {"number": number, "photo": photo(number)}
+
+# LitData's workers import this again.
+if __name__ == "__main__":
+    root, photos, chunks = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+    if "mds" in chunks:
+        from streaming import MDSWriter
+        with MDSWriter(out=f"{root}/mds", columns={"number": "int", "photo": "bytes"}) as out:
+            for number in range(photos):
+                out.write(one(number))
+    if "lit" in chunks:
+        from litdata import optimize
         optimize(one, list(range(photos)), f"{root}/lit", chunk_bytes="64MB", num_workers=1)
 """
 
@@ -168,18 +175,26 @@ class Consumer:
         }
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
         self.process = subprocess.Popen([python, "-c", CONSUMER, who, json.dumps(given)], env=environment, **pipes)
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            # Libraries print too.
+            if line.startswith(("ready", "[")):
+                self.lines.put(line)
+        self.lines.put("")
 
     def line(self, until: float) -> str:
-        """The next line that is an answer: libraries print too."""
-        assert self.process.stdout is not None
-        while True:
-            if not select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise TimeoutError("a consumer does not answer")
-            line = self.process.stdout.readline()
-            if not line:
-                raise ChildProcessError("a consumer ended")
-            if line.startswith(("ready", "[")):
-                return line
+        """The next answer."""
+        try:
+            line = self.lines.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            raise TimeoutError("a consumer does not answer") from None
+        if not line:
+            raise ChildProcessError("a consumer ended")
+        return line
 
     def ask(self) -> None:
         """Begins the next epoch."""

@@ -140,6 +140,8 @@ class Rig:
 
     def origin(self) -> int:
         """Bytes of answers so far."""
+        if self.host:
+            return self.host.sent()
         lines = [
             line for line in self.toxi("/metrics").splitlines() if line.startswith("toxiproxy_proxy_sent_bytes_total{")
         ]
