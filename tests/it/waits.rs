@@ -137,7 +137,7 @@ src/flight/server/cache/service.rs | put | a reader, to take a message | STALL |
 src/flight/server/cache/service.rs | send | a reader, to take a block | STALL and the time of the bytes | readers_that_do_not_read_keep_nobody_out
 src/flight/server/cache/service.rs | take | other givers, then a giver, for all of a block | LEASE in do_put; STALL and the time of the bytes | calls_that_never_come_whole_end_and_honest_readers_are_served_meanwhile
 src/flight/server/cache/service.rs | words | the work, while the reader hears of it each WORD | that of the work; a reader that leaves ends it | who_waits_for_another_reader_does_not_wait_for_ever
-src/flight/server/cache/turns.rs | next | readers whose blocks are sent | STILL or the time of the bytes for each; a reader that leaves ends it | hosts_that_share_a_slow_link_to_a_home_read_all_blocks_from_it
+src/flight/server/cache/turns.rs | next | readers whose blocks are sent | STILL in cache/service.rs for each; a reader that leaves ends it | hosts_that_share_a_slow_link_to_a_home_read_all_blocks_from_it
 src/flight/server/catalog/dataset_cache.rs | get | another call that looks at the same files; a store | LOOK; a dropped call leaves it to the next | a_slow_store_holds_nobody_up_for_long
 src/flight/server/catalog/once.rs | get | another call that computes the same, on a thread of its own | the end of the computation; a dropped call leaves it to the next | what_all_ranks_ask_for_is_worked_out_once
 src/flight/server/catalog/openings.rs | open | another call that opens the same | the end of that opening, whose turn and memory are there; a dropped call leaves it to the next | a_client_that_stops_reading_a_list_holds_up_nobody
