@@ -11,6 +11,7 @@ caches. The next reads what every node has a copy of (`roomy`), or, if each may 
 part, what the homes have (`tight`). Homes that hold half of the data together (`half`), beside readers that keep nothing, keep what
 is needed soonest. `plain` has no cache. Readers of `remote` keep nothing either, and the homes have all. In a
 `checkpoint` run, each node wants one file of all the bytes under a path of its own (`bowstring.open(...).local_path()`).
+BENCH_PACKAGE names a directory with another build of the package.
 """
 
 from __future__ import annotations

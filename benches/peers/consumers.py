@@ -11,6 +11,7 @@ consumers have together is compared with what there is.
 
 It needs root, /dev/fuse, the programs of `mounted.py` in SERVERS/bin, and a Python with bowstring's requirements,
 mosaicml-streaming and litdata, whose datasets are left out where it has none.
+BENCH_PACKAGE names a directory with another build of the package.
 """
 
 from __future__ import annotations
