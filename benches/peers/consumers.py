@@ -10,7 +10,7 @@ consumer is a process; all have one cache, which holds everything. Each checks t
 consumers have together is compared with what there is.
 
 It needs root, /dev/fuse, the programs of `mounted.py` in SERVERS/bin, and a Python with bowstring's requirements,
-mosaicml-streaming and litdata, whose datasets are left out where it has none.
+mosaicml-streaming and litdata (STREAMS), unless `--who` leaves these out.
 BENCH_PACKAGE names a directory with another build of the package.
 """
 
