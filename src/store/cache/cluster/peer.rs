@@ -239,8 +239,10 @@ impl Peer {
         block: (Block, Again),
         bytes: Bytes,
     ) -> Result<bool, Problem> {
+        let leased = Instant::now();
         let _going = self.going.acquire().await;
-        if self.standing().has_failed() {
+        // One that failed before has answered with a lease: it is there again.
+        if self.standing().has_failed_since(leased) {
             self.failures.fetch_add(1, Ordering::Relaxed);
             return Ok(false);
         }

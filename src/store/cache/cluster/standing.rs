@@ -33,9 +33,9 @@ impl Standing {
         }
     }
 
-    /// Returns true if it has failed, and has not answered since.
-    pub(super) fn has_failed(&self) -> bool {
-        self.failures > 0
+    /// Returns true if it has failed since `begin`, and has not answered after that.
+    pub(super) fn has_failed_since(&self, begin: Instant) -> bool {
+        self.failed.is_some_and(|failed| failed >= begin)
     }
 
     /// Notes that a call which began at `asked` failed at `now`. Returns true if the peer was good until then. Calls that began before
@@ -84,7 +84,9 @@ mod tests {
             now += 31.0;
             assert!(standing.may_be_asked(at(now)), "half a minute is the longest");
         }
-        assert!(standing.has_failed() && standing.answered() && !standing.answered() && !standing.has_failed());
+        standing.failed(at(now), at(now));
+        assert!(standing.has_failed_since(at(now)) && !standing.has_failed_since(at(now + 1.0)));
+        assert!(standing.answered() && !standing.answered() && !standing.has_failed_since(at(0.0)));
         assert!(standing.may_be_asked(at(now)) && standing.may_be_asked(at(now)));
     }
 }
