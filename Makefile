@@ -19,6 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 comma := ,
 # `turbo` where libjpeg-turbo can be built, else empty. Expanded in recipes, after the file was made.
+SERVERS ?= .servers
 TURBO = $(shell cat $(VENV)/turbo)
 FEATURES = --features bowstring/fuse$(if $(TURBO),$(comma)bowstring/turbo)
 # All members with all their targets in one selection: cargo then resolves one set of features, and tests, binary and
@@ -200,6 +201,18 @@ bench: $(VENV)/turbo ## Rust benches (criterion)
 bench-peers: build-release .venv-peers/ready ## Python peers against bowstring, alternating runs (PEERS_ARGS="--only recsys")
 	.venv-peers/bin/python benches/peers/run.py $(PEERS_ARGS)
 
+.venv-streams/ready: benches/peers/requirements-streams.txt $(VENV)/ready
+	@echo "installing streaming datasets into .venv-streams (once)"
+	python3 -m venv .venv-streams
+	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > .venv-streams/dev.pth
+	@mv .venv-streams/dev.pth "$$(.venv-streams/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
+	.venv-streams/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: bench-consumers
+bench-consumers: build-release .venv-streams/ready ## consumers of one cache beside mounts and streaming datasets (SERVERS: JuiceFS, rclone, SeaweedFS, toxiproxy; root)
+	$(PY) benches/peers/consumers.py --servers $(SERVERS) --streams .venv-streams/bin/python $(PEERS_ARGS)
+
 # One task: `make bench-tables PEERS_ARGS="--only delta rows"`.
 .PHONY: bench-tables
 bench-tables: build-release .venv-peers/ready ## tables of Delta Lake and Iceberg against deltalake, pyiceberg and plain Parquet
@@ -266,4 +279,4 @@ fuzz: $(VENV)/turbo ## each fuzz target for MINUTES (1): runs, corpus, findings,
 .PHONY: clean
 clean: ## remove what was built and installed
 	cargo clean
-	rm -rf $(VENV) .venv-docs .venv-peers dist bench-out python/bowstring/_native.abi3.so
+	rm -rf $(VENV) .venv-docs .venv-peers .venv-streams dist bench-out python/bowstring/_native.abi3.so

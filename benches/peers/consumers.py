@@ -17,6 +17,8 @@ BENCH_PACKAGE names a directory with another build of the package.
 from __future__ import annotations
 
 import argparse
+import functools
+import inspect
 import json
 import os
 import pathlib
@@ -143,12 +145,6 @@ if __name__ == "__main__":
         optimize(one, list(range(photos)), f"{root}/lit", chunk_bytes="64MB", num_workers=1)
 """
 
-PHOTO = """
-import random
-def photo(number):
-    chance = random.Random(number)
-    return chance.randbytes(chance.randint(50_000, 200_000))
-"""
 WAYS = {
     "without": "bowstring, no cache",
     "bowstring": "bowstring",
@@ -160,7 +156,7 @@ WAYS = {
 
 
 def photo(number: int) -> bytes:
-    """The bytes of a photo: as PHOTO."""
+    """The bytes of a photo."""
     chance = random.Random(number)
     return chance.randbytes(chance.randint(50_000, 200_000))
 
@@ -228,7 +224,7 @@ class Bench(Rig):
         self.bytes = sum(path.stat().st_size for path in (data / "parquet").iterdir())
         chunks = [form for form, who in (("mds", "mosaic"), ("lit", "litdata")) if who in self.given.who]
         if chunks:
-            (self.work / "bench_photos.py").write_text(PHOTO)
+            (self.work / "bench_photos.py").write_text(f"import random\n\n{inspect.getsource(photo)}")
             (self.work / "make.py").write_text(MAKER)
             self.run(self.given.streams, self.work / "make.py", data, self.given.photos, *chunks)
         self.put(data)
@@ -280,12 +276,10 @@ class Bench(Rig):
         share = (self.origin() - came) / self.bytes
         return rates[0], statistics.median(rates[1:] or rates), share, ", ".join(sorted(set(problems)))
 
-    @property
+    @functools.cached_property
     def expected(self) -> int:
         """The bytes of all photos."""
-        if not hasattr(self, "_expected"):
-            self._expected = sum(len(photo(number)) for number in range(self.given.photos))
-        return self._expected
+        return sum(len(photo(number)) for number in range(self.given.photos))
 
 
 def main() -> None:
