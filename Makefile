@@ -18,8 +18,9 @@ export PYTHONPATH := $(CURDIR)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 comma := ,
-# `turbo` where libjpeg-turbo can be built, else empty. Expanded in recipes, after the file was made.
+# Programs of other projects that some benches need, in its bin/.
 SERVERS ?= .servers
+# `turbo` where libjpeg-turbo can be built, else empty. Expanded in recipes, after the file was made.
 TURBO = $(shell cat $(VENV)/turbo)
 FEATURES = --features bowstring/fuse$(if $(TURBO),$(comma)bowstring/turbo)
 # All members with all their targets in one selection: cargo then resolves one set of features, and tests, binary and

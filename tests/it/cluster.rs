@@ -37,9 +37,14 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(options: &CacheServerOptions) -> Self {
+        Self::at("127.0.0.1:0", options)
+    }
+
+    /// A node at an address of its own.
+    fn at(address: &str, options: &CacheServerOptions) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let server = CacheServer::new(options).unwrap();
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(runtime.spawn(server.serve(listener, std::future::pending())));
         Self { directory: options.place.clone().into(), address, runtime: Some(runtime) }
@@ -357,6 +362,39 @@ fn hosts_that_share_a_slow_link_to_a_home_read_all_blocks_from_it() {
         }
     });
     assert_eq!(rig.asked().0, 0);
+}
+
+#[test]
+fn a_home_that_comes_back_empty_is_given_blocks_again() {
+    const SIZE: usize = 6 << 20;
+    let rig = Rig::new();
+    let place = |name: &str| rig.root.path().join(name).to_str().unwrap().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let cache =
+        CachePlace { place: place("own"), bytes: Some(1 << 30), peers: vec![address.clone()], ..CachePlace::default() };
+    let storage_options = rig.server.storage_options();
+    let files = FileSystem::new(FileOptions { storage_options, cache: Some(cache), ..Default::default() }).unwrap();
+    let mut count = 0;
+    let mut read = || {
+        count += 1;
+        rig.server.put(&format!("bucket/{count}.bin"), vec![7; SIZE], PINNED);
+        let mut file = files.open(&format!("s3://bucket/{count}.bin")).unwrap();
+        assert_eq!(std::fs::metadata(file.local_path().unwrap()).unwrap().len(), SIZE as u64);
+        file.stats()
+    };
+    let stats = read();
+    assert!(stats.peer_failures > 0 && stats.given == 0, "{stats:?}");
+    let directory = PathBuf::from(place("home"));
+    let options = CacheServerOptions { place: place("home"), bytes: Some(1 << 30), ..CacheServerOptions::default() };
+    let _node = Node::at(&address, &options);
+    // It is passed by for a second or two; whoever tries it then gets a lease first, as it has nothing.
+    until("it has blocks", || {
+        read();
+        thread::sleep(Duration::from_millis(300));
+        bytes_kept(&directory) > 0
+    });
 }
 
 /// Bytes of the blocks in a cache's directory.

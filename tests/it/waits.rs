@@ -130,7 +130,7 @@ src/flight/server/cache/service.rs | answer | the reader with the lease | LEASE 
 src/flight/server/cache/service.rs | do_get | the answering task | its own ends; a dropped one ends it | readers_that_do_not_read_keep_nobody_out
 src/flight/server/cache/service.rs | do_put | a giver | LEASE | gifts_that_are_wrong_reach_nobody
 src/flight/server/cache/service.rs | look | the cache's disk, or a place to move bytes; then the reader | SLOW, then STALL | readers_that_do_not_read_keep_nobody_out
-src/flight/server/cache/service.rs | moving | a reader, to take a part of a block | STILL for its turn, then that of the work | readers_that_do_not_read_keep_nobody_out
+src/flight/server/cache/service.rs | moving | a reader or a giver, for a part of a block | STILL for its turn, then that of the work | readers_that_do_not_read_keep_nobody_out
 src/flight/server/cache/service.rs | next | a giver, for a message | STALL | calls_that_never_come_whole_end_and_honest_readers_are_served_meanwhile
 src/flight/server/cache/service.rs | passage | other blocks on their way | SLOW in look, or LEASE in do_put | a_block_on_its_way_holds_its_passage_until_nobody_has_a_part_of_it
 src/flight/server/cache/service.rs | put | a reader, to take a message | STALL | readers_that_do_not_read_keep_nobody_out
@@ -194,11 +194,11 @@ src/store/cache/cluster/mod.rs | settle | blocks that are on their way | the tim
 src/store/cache/cluster/peer.rs | ask | another host's cache | CONNECT and SILENCE, and the time of the bytes | whatever_a_peer_does_the_rows_are_right_and_in_time
 src/store/cache/cluster/peer.rs | client | another host's cache, for a connection and its pings | CONNECT and PING | a_peer_that_is_gone_or_answers_nothing_is_passed_by
 src/store/cache/cluster/peer.rs | give | other blocks that are given to it | that of try_give for each; none is tried once one has failed | whatever_a_peer_does_the_rows_are_right_and_in_time
-src/store/cache/cluster/peer.rs | in_time | another host's cache, for all of a block | the time of the bytes, and PATIENCE while the link is busy | a_block_may_be_late_while_it_has_its_share_of_a_busy_link
 src/store/cache/cluster/peer.rs | next | another host's cache | SILENCE | whatever_a_peer_does_the_rows_are_right_and_in_time
 src/store/cache/cluster/peer.rs | room | another host's cache | CONNECT and SILENCE | whatever_a_peer_does_the_rows_are_right_and_in_time
 src/store/cache/cluster/peer.rs | try_give | another host's cache | the time of the bytes and PATIENCE | whatever_a_peer_does_the_rows_are_right_and_in_time
 src/store/cache/cluster/resolve.rs | addresses | the resolver of names | RESOLVING | names_are_resolved_at_once_and_a_slow_one_costs_its_own_time_alone
+src/store/cache/cluster/transfer.rs | in_time | another host's cache, for all of a block | the time of the bytes, and MORE while the link is busy | a_block_may_be_late_while_it_has_its_share_of_a_busy_link
 src/store/cache/coming.rs | may_begin | other row groups that are fetched ahead | their end; the caller ends with its epoch | a_loader_that_is_left_fetches_nothing_more
 src/store/cache/disk.rs | lock | a process that changes the ledger | PATIENCE, then the origin is read | processes_that_share_a_cache_fetch_each_block_once
 src/store/cache/hold.rs | fetch_whole | the store, for slices | the store's own | a_fetch_that_fails_or_is_killed_leaves_the_next_one_free

@@ -32,12 +32,13 @@ const LEASE: Duration = Duration::from_secs(60);
 /// Longest time that this cache may take to find a block, less than a reader's patience with a silent home: another home or the store has it
 /// sooner.
 const SLOW: Duration = Duration::from_secs(4);
-/// Longest time that a block has its turn while its reader takes none of it.
+/// Longest time that a block has its turn while the other side stands still.
 const STILL: Duration = Duration::from_secs(2);
 /// Longest time that a reader may take for one message of a block, or for the next one.
 const STALL: Duration = Duration::from_secs(10);
-/// Bytes of blocks on their way in and out, in units of a permit.
-const MOVING: usize = 512 << 20;
+/// Bytes of blocks on their way in, and as many on their way out, in units of a permit. What came in may wait for its turn to go out, so
+/// what goes out has room of its own.
+const MOVING: usize = 256 << 20;
 const PERMIT: usize = 64 << 10;
 /// Blocks that are taken at once: more would share the link of this host.
 const TAKING: usize = 4;
@@ -55,7 +56,8 @@ pub(super) struct Home {
     cache: Arc<Cache>,
     reader: Arc<Reader>,
     leases: Arc<Leases>,
-    moving: Arc<Semaphore>,
+    coming: Arc<Semaphore>,
+    going: Arc<Semaphore>,
     turns: Turns,
     taking: Semaphore,
     calls: Arc<Semaphore>,
@@ -90,6 +92,12 @@ impl Moving {
     }
 }
 
+/// The right to move the bytes of `block` one `way`.
+async fn passage(way: &Arc<Semaphore>, block: &Block) -> Option<OwnedSemaphorePermit> {
+    let permits = (block.len() as usize).div_ceil(PERMIT).clamp(1, MOVING / PERMIT);
+    Arc::clone(way).acquire_many_owned(permits as u32).await.ok()
+}
+
 /// A block that is here.
 struct Found {
     head: Bytes,
@@ -99,21 +107,16 @@ struct Found {
 impl Home {
     pub(super) fn new(cache: Arc<Cache>, hangups: Hangups) -> Self {
         let reader = cache.reader();
-        let (moving, calls) = (Arc::new(Semaphore::new(MOVING / PERMIT)), Arc::new(Semaphore::new(CALLS)));
+        let [coming, going] = [MOVING / PERMIT; 2].map(|permits| Arc::new(Semaphore::new(permits)));
         let (leases, turns, taking) = (Arc::default(), Turns::default(), Semaphore::new(TAKING));
-        Self { cache, reader, leases, moving, turns, taking, calls, hangups }
-    }
-
-    /// The right to move the bytes of `block`.
-    async fn passage(&self, block: &Block) -> Option<OwnedSemaphorePermit> {
-        let permits = (block.len() as usize).div_ceil(PERMIT).clamp(1, MOVING / PERMIT);
-        Arc::clone(&self.moving).acquire_many_owned(permits as u32).await.ok()
+        let calls = Arc::new(Semaphore::new(CALLS));
+        Self { cache, reader, leases, coming, going, turns, taking, calls, hangups }
     }
 
     /// The block, if it is here, with its head. What takes too long is a failure of this home, unlike a wait for another reader.
     async fn look(&self, (block, again): (Block, Again), to: &mpsc::Sender<Message>) -> Result<Option<Found>, Gone> {
         let looking = async {
-            let passage = self.passage(&block).await;
+            let passage = passage(&self.going, &block).await;
             let bytes = self.cache.have(&self.reader, block, again).await?;
             Some(Found { head: head(block, &bytes).await?, bytes: Moving::bytes(bytes, passage) })
         };
@@ -133,20 +136,23 @@ impl Home {
     /// Answers a reader that asks for `block` until it has what it asked for, has given it or is gone.
     async fn answer(&self, (block, again): (Block, Again), asker: &Asker) -> Result<(), Gone> {
         let to = &asker.to;
+        let mut is_here = self.cache.may_have(&block);
         loop {
-            // Its bytes are not in memory before they are sent.
-            let turn = if self.cache.may_have(&block) { Some(self.turn(asker).await?) } else { None };
-            if let Some(found) = self.look((block, again), to).await? {
-                let turn = if let Some(turn) = turn { turn } else { self.turn(asker).await? };
-                return send(to, &block, found, turn).await;
+            // Its bytes are read in its turn: those of blocks that wait would fill the memory.
+            let turn = if is_here { Some(self.turn(asker).await?) } else { None };
+            is_here = match (self.look((block, again), to).await?, turn) {
+                (Some(found), Some(turn)) => return send(to, &block, found, turn).await,
+                (found, _) => found.is_some(),
+            };
+            if is_here {
+                continue;
             }
-            drop(turn);
             match self.leases.take(block) {
                 Taken::Mine(lease) => {
                     // It may have come between the look and the lease.
-                    if let Some(found) = self.look((block, again), to).await? {
-                        drop(lease);
-                        return send(to, &block, found, self.turn(asker).await?).await;
+                    is_here = self.look((block, again), to).await?.is_some();
+                    if is_here {
+                        continue;
                     }
                     tell(to, Answer { kind: Kind::Lease.into(), lease: lease.number(), ..Answer::default() }).await?;
                     tokio::select! {
@@ -176,14 +182,14 @@ impl Home {
         let again = Again { job: given.job, after: given.again };
         // The store was slow: others fetch it by now.
         let Some(giving) = self.leases.given(block, given.lease) else { return Ok(Kept { kept: false }) };
-        let taking = self.taking.acquire().await;
-        let passage = self.passage(&block).await;
+        let mut taking = self.taking.acquire().await.ok();
+        let passage = passage(&self.coming, &block).await;
         let wrong = |what: &'static str| Status::data_loss(what);
         let mut arriving = Arriving::new(block, given.head).map_err(wrong)?;
         arriving.add(&first.data_body).map_err(wrong)?;
         let all = async {
             while !arriving.is_all() {
-                let part = next(&mut from).await?.ok_or_else(|| wrong("it is cut off"))?;
+                let part = moving(next(&mut from), &mut taking).await?.ok_or_else(|| wrong("it is cut off"))?;
                 if part.data_body.is_empty() {
                     return Err(wrong("an empty part"));
                 }
@@ -279,8 +285,8 @@ async fn send(to: &mpsc::Sender<Message>, block: &Block, found: Found, turn: Tur
     timeout(time_for(block), sending).await.unwrap_or(Err(Gone))
 }
 
-/// Does `work`, and ends `turn` if it takes long.
-async fn moving<T>(work: impl Future<Output = T>, turn: &mut Option<Turn>) -> T {
+/// Does `work` of the other side, whose `turn` ends if that stands still.
+async fn moving<T, P>(work: impl Future<Output = T>, turn: &mut Option<P>) -> T {
     let mut work = std::pin::pin!(work);
     match timeout(STILL, &mut work).await {
         Ok(done) => done,
@@ -411,7 +417,7 @@ mod tests {
         let word = answers.recv().await.unwrap().unwrap();
         assert_eq!(Answer::decode(word.app_metadata).unwrap().kind, i32::from(Kind::Waiting));
         let giving = home.leases.given(block, lease.number()).unwrap();
-        let passage = home.passage(&block).await;
+        let passage = passage(&home.coming, &block).await;
         assert!(home.arrived(&giving, (block, Again::default()), Bytes::from(vec![1; length]), passage).await);
         drop((giving, lease));
         // The reader takes one part, and no more.
@@ -421,12 +427,12 @@ mod tests {
                 break message;
             }
         };
-        assert_eq!(home.moving.available_permits(), all - length / PERMIT);
+        assert_eq!(home.coming.available_permits(), all - length / PERMIT);
         assert_eq!(first.data_body.len(), wire::CHUNK);
         drop(answers);
         assert!(!waiter.await.unwrap());
-        assert_eq!(home.moving.available_permits(), all - length / PERMIT, "a part of it is still somewhere");
+        assert_eq!(home.coming.available_permits(), all - length / PERMIT, "a part of it is still somewhere");
         drop(first);
-        assert_eq!(home.moving.available_permits(), all);
+        assert_eq!(home.coming.available_permits(), all);
     }
 }

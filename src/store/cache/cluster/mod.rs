@@ -18,6 +18,7 @@ mod peer;
 mod resolve;
 mod ring;
 mod standing;
+mod transfer;
 pub(crate) mod wire;
 
 use std::collections::{BTreeMap, HashMap};
@@ -145,7 +146,7 @@ impl Cluster {
                     Ok(Asked::Block(bytes)) => return Ok(Fetched::of_peer(bytes)),
                     Ok(Asked::Lease(lease)) => {
                         let bytes = origin.await?;
-                        peer::came(bytes.len());
+                        transfer::received(bytes.len());
                         if bytes.len() as u64 != block.len() {
                             return Ok(bytes.into());
                         }

@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Semaphore;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
@@ -26,6 +25,7 @@ use super::super::counts::Unkept;
 use super::members::Member;
 use super::ring::Point;
 use super::standing::Standing;
+use super::transfer::Transfer;
 use super::wire::{self, Answer, Arriving, Ask, Given, Kept, Kind, Room};
 use crate::error::Error;
 
@@ -39,8 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const WINDOWS: (u32, u32) = (2 << 20, 16 << 20);
 /// Silence of an open connection after which the peer is pinged, and the time that it has to answer.
 const PING: Duration = Duration::from_secs(10);
-/// A block that gets less than this part of an even share of a busy link comes from a slow peer.
-const UNFAIR: u64 = 4;
 /// Blocks that are given to a peer at once: more would share the links, and all come late.
 const GOING: usize = 2;
 /// Runtimes of this process whose connections are kept.
@@ -198,19 +196,19 @@ impl Peer {
                 Ok(Kind::Block) => {
                     let mut arriving = Arriving::new(*block, told.head).map_err(Problem::Wrong)?;
                     arriving.add(&first.data_body).map_err(Problem::Wrong)?;
-                    let coming = Coming::new();
+                    let transfer = Transfer::new();
                     let all = async {
                         while !arriving.is_all() {
                             let part = next(&mut answer).await?;
                             if part.data_body.is_empty() {
                                 return Err(Problem::Wrong("an empty part"));
                             }
-                            coming.add(part.data_body.len());
+                            transfer.add(part.data_body.len());
                             arriving.add(&part.data_body).map_err(Problem::Wrong)?;
                         }
                         arriving.done().map_err(Problem::Wrong)
                     };
-                    let arrived = coming.in_time(time_for(block), all).await;
+                    let arrived = transfer.in_time(time_for(block), all).await;
                     return arrived.ok_or(Problem::Late("the block is not all there"))?.map(Asked::Block);
                 }
                 Err(_) => return Err(Problem::Wrong("an unknown answer")),
@@ -286,60 +284,6 @@ impl Peer {
     }
 }
 
-/// Bytes of blocks that have come to this process from peers and stores, and the blocks that are coming from peers now.
-static CAME: AtomicU64 = AtomicU64::new(0);
-static COMING: AtomicU64 = AtomicU64::new(0);
-
-/// Notes the bytes of a block that have come from its store.
-pub(super) fn came(bytes: usize) {
-    CAME.fetch_add(bytes as u64, Ordering::Relaxed);
-}
-
-/// A block that is coming.
-struct Coming {
-    begin: tokio::time::Instant,
-    /// [`CAME`] when it began, and its own part since.
-    before: u64,
-    own: AtomicU64,
-}
-
-impl Coming {
-    fn new() -> Self {
-        COMING.fetch_add(1, Ordering::Relaxed);
-        let (begin, before) = (tokio::time::Instant::now(), CAME.load(Ordering::Relaxed));
-        Self { begin, before, own: AtomicU64::new(0) }
-    }
-
-    fn add(&self, bytes: usize) {
-        self.own.fetch_add(bytes as u64, Ordering::Relaxed);
-        came(bytes);
-    }
-
-    /// Waits for `all` of it. It may take longer than its `time` while it gets its share of what comes fast enough from everywhere: then
-    /// the link of this host is busy, and the peer is not slow.
-    async fn in_time<T>(&self, time: Duration, all: impl Future<Output = T>) -> Option<T> {
-        let mut all = pin!(all);
-        let (mut until, last) = (self.begin + time, self.begin + time + PATIENCE);
-        loop {
-            if let Ok(all) = timeout_at(until, &mut all).await {
-                return Some(all);
-            }
-            let came = CAME.load(Ordering::Relaxed).saturating_sub(self.before);
-            let own = self.own.load(Ordering::Relaxed).saturating_mul(COMING.load(Ordering::Relaxed));
-            if until >= last || came < self.begin.elapsed().as_secs() * wire::PACE || own < came / UNFAIR {
-                return None;
-            }
-            until = last.min(until + SILENCE);
-        }
-    }
-}
-
-impl Drop for Coming {
-    fn drop(&mut self) {
-        COMING.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Time that all of `block` may take.
 fn time_for(block: &Block) -> Duration {
     SILENCE + Duration::from_secs(block.len() / wire::PACE)
@@ -352,35 +296,4 @@ async fn next(answer: &mut Streaming<FlightData>) -> Result<FlightData, Problem>
 
 fn authorized<T>(message: T, credentials: &Credentials) -> Request<T> {
     Authorization::request(credentials.authorization(), message)
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::time::{Instant, sleep, sleep_until};
-
-    use super::*;
-
-    /// How long a block of which `own` bytes come each second is waited for, while `others` come as well, in seconds; it never ends.
-    async fn waits(own: usize, others: usize) -> u64 {
-        let (one, other, begin) = (Coming::new(), Coming::new(), Instant::now());
-        let all = async {
-            for second in 1_u32.. {
-                sleep_until(begin + Duration::from_secs(u64::from(second))).await;
-                one.add(own);
-                other.add(others);
-            }
-        };
-        assert!(one.in_time(Duration::from_secs(6), all).await.is_none());
-        begin.elapsed().as_secs()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_block_may_be_late_while_it_has_its_share_of_a_busy_link() {
-        const MIB: usize = 1 << 20;
-        assert_eq!(waits(MIB / 2, MIB).await, 6, "nothing is fast, so it is the peer's fault as well");
-        assert_eq!(waits(MIB, 5 * MIB).await, 6 + PATIENCE.as_secs(), "the link is busy");
-        assert_eq!(waits(MIB / 4, 5 * MIB).await, 6, "others come faster");
-        let quick = Coming::new();
-        assert!(quick.in_time(Duration::from_secs(6), sleep(Duration::from_secs(5))).await.is_some());
-    }
 }
