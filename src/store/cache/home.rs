@@ -16,11 +16,6 @@ fn wanted(again: Again) -> Wanted {
 }
 
 impl Cache {
-    /// Returns true if `block` was here, or a part of another one, when this was last known. It takes no time.
-    pub(crate) fn may_have(&self, block: &Block) -> bool {
-        self.kept(|keeper| keeper.has(block) || keeper.covering(&block.object, &(block.start..block.end)).is_some())
-    }
-
     /// The bytes of `block`, which another host asks for, if they are here.
     pub(crate) async fn have(self: &Arc<Self>, reader: &Arc<Reader>, block: Block, again: Again) -> Option<Bytes> {
         self.look(reader, block, wanted(again)).await

@@ -196,6 +196,11 @@ impl Cache {
         self.counts.snapshot()
     }
 
+    /// Returns true if `block` was here, or a part of another one, when this was last known. It takes no time.
+    pub(crate) fn may_have(&self, block: &Block) -> bool {
+        self.kept(|keeper| keeper.has(block) || keeper.covering(&block.object, &(block.start..block.end)).is_some())
+    }
+
     pub(super) fn tier(&self) -> &Tier {
         &self.tier
     }
