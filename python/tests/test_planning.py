@@ -31,6 +31,30 @@ def test_ranks_read_once_or_get_advice(tmp_path: pathlib.Path) -> None:
         bowstring.plan(tmp_path)
 
 
+def test_a_loader_whose_ranks_share_row_groups_warns_once(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = pa.table({"x": np.random.default_rng(0).random(1_500_000)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100_000, use_dictionary=False)
+
+    def warnings(**options: int) -> list[str]:
+        caplog.clear()
+        bowstring.Loader(tmp_path, batch_size=512, world_size=8, **options)
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    (said,) = warnings(rank=0, lanes=1)
+    assert "8 ranks read the data 8.0 times" in said
+    assert "lanes=8" in said
+    assert not warnings(rank=1, lanes=1)
+    assert not warnings(rank=0, lanes=8)
+    small = tmp_path / "small"
+    small.mkdir()
+    pq.write_table(table.slice(0, 100_000), small / "a.parquet", row_group_size=10_000)
+    caplog.clear()
+    bowstring.Loader(small, batch_size=512, rank=0, world_size=8, lanes=1)
+    assert not caplog.records
+
+
 def test_large_row_groups_with_a_page_index_are_read_in_units(tmp_path: pathlib.Path) -> None:
     table = pa.table({"x": np.random.default_rng(0).random(1 << 20)})
     for name, has_index in (("index", True), ("none", False)):

@@ -30,7 +30,9 @@ pub(super) fn any(options: &LoaderOptions, memory: BatchMemory) -> Result<Box<dy
         }
         return Ok(Box::new(RemoteSource::open(options, None, &memory)?));
     }
-    Ok(Box::new(LocalSource::open_in(options.clone(), memory)?))
+    let source = LocalSource::open_in(options.clone(), memory)?;
+    source.warn_of_shared_reads(options);
+    Ok(Box::new(source))
 }
 
 /// Opens a dataset on a server, for a member of `gang`.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::buffer::Buffer;
 
+use super::caching_allocator::Elsewhere;
 use super::pool::{Charge, Reservation};
 use crate::error::{Error, Result};
 
@@ -38,6 +39,11 @@ pub trait HostAllocator: Send + Sync + Debug {
     fn is_pinned(&self) -> bool {
         false
     }
+
+    /// Returns true if the memory is the global allocator's.
+    fn is_global(&self) -> bool {
+        false
+    }
 }
 
 /// Pageable memory from the global allocator.
@@ -62,6 +68,10 @@ impl HostAllocator for SystemAllocator {
             unsafe { dealloc(ptr.as_ptr(), layout) }
         }
     }
+
+    fn is_global(&self) -> bool {
+        true
+    }
 }
 
 /// Memory that no buffer refers to; the pool keeps some of it for the next batch.
@@ -70,6 +80,7 @@ pub(super) struct Raw {
     ptr: NonNull<u8>,
     capacity: usize,
     allocator: Arc<dyn HostAllocator>,
+    _elsewhere: Option<Elsewhere>,
 }
 
 // SAFETY: `Raw` owns its memory alone; the allocator is Send + Sync and frees from any thread.
@@ -80,7 +91,8 @@ unsafe impl Sync for Raw {}
 impl Raw {
     pub(super) fn allocate(allocator: &Arc<dyn HostAllocator>, capacity: usize) -> Result<Self> {
         let ptr = allocator.allocate(capacity)?;
-        Ok(Self { ptr, capacity, allocator: Arc::clone(allocator) })
+        let elsewhere = (!allocator.is_global()).then(|| Elsewhere::new(capacity));
+        Ok(Self { ptr, capacity, allocator: Arc::clone(allocator), _elsewhere: elsewhere })
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -152,7 +164,7 @@ impl HostBuffer {
     /// this buffer is the only one over them in this process.
     #[cfg(target_os = "linux")]
     pub(super) unsafe fn adopt(allocator: Arc<dyn HostAllocator>, ptr: NonNull<u8>, len: usize) -> Self {
-        let raw = Raw { ptr, capacity: len, allocator };
+        let raw = Raw { ptr, capacity: len, allocator, _elsewhere: None };
         Self { ptr, raw: Some(raw), len, charge: None, block: None, retired: AtomicBool::new(false) }
     }
 

@@ -1,14 +1,20 @@
 //! A global allocator that keeps large blocks for the next row group instead of giving them back to the kernel.
 //!
 //! Column chunks and decoded columns are large, short-lived and written once. To map and unmap each of them costs more, in
-//! page faults, than decoding. This allocator keeps freed blocks of [`SMALLEST`] bytes or more, by size class, within
-//! what the pools' budgets leave unused plus a sixteenth of the budgets; others go [back](super::fresh). Small blocks
+//! page faults, than decoding. This allocator keeps freed blocks of [`SMALLEST`] bytes or more, by size class, as long as
+//! they and what pools hold are within the pools' budgets plus a sixteenth; others go [back](super::fresh). Small blocks
 //! go to the system.
+//!
+//! Row groups are seldom equally long. Where there is no kept block of a class, one of a class nearby is made longer or
+//! shorter: most of its pages stay, and those are what is expensive.
+//!
+//! What pools hold is at most what they have reserved, and at most all blocks that are in use; the smaller of the two
+//! counts. Reservations are for the worst case, and blocks in use may be those of others.
 
 #![expect(unsafe_code, reason = "a global allocator with intrusive free lists; the bounds are stated at each use")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use super::fresh;
@@ -20,14 +26,21 @@ const SMALLEST_LOG2: u32 = 15;
 const STEPS_LOG2: u32 = 3;
 /// Classes up to 2 GiB; larger blocks go to the system.
 const CLASSES: usize = 16 << STEPS_LOG2;
+/// Classes around one whose blocks are made to be of it: up to one and a half times as long, or two thirds.
+const NEAR: usize = 4;
 /// Alignment of every kept block, as for Arrow's buffers; blocks that need more go to the system.
 const ALIGN: usize = 128;
 
 /// Attempts to lock the free lists before doing without them; they are held for tens of nanoseconds.
 const PATIENCE: usize = 1000;
 
-/// Bytes that may be kept: what all pools together have not handed out. Zero until there is a pool.
-static LIMIT: AtomicIsize = AtomicIsize::new(0);
+/// What all pools together may hold, and a part of it. Zero until there is a pool.
+static BUDGETS: AtomicIsize = AtomicIsize::new(0);
+/// What pools have reserved.
+static RESERVED: AtomicIsize = AtomicIsize::new(0);
+/// Bytes of all blocks of a class that are in use, whether a pool knows of them or not, and of pools' buffers
+/// [elsewhere](Elsewhere).
+static IN_USE: AtomicIsize = AtomicIsize::new(0);
 static FREE: Mutex<Free> = Mutex::new(Free { heads: [0; CLASSES], bytes: 0 });
 
 /// Addresses of the first free block of each class, 0 for none. The first word of a free block is the address of the next.
@@ -50,27 +63,54 @@ struct Free {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CachingAllocator;
 
-/// Raises the limit by `bytes`, which a pool has unused. Has no effect unless [`CachingAllocator`] is the global
-/// allocator.
-pub(super) fn lend(bytes: usize) {
-    LIMIT.fetch_add(bytes as isize, Ordering::Relaxed);
+/// A pool begins that holds at most `bytes`. Has no effect unless [`CachingAllocator`] is the global allocator.
+pub(super) fn begin(bytes: usize) {
+    BUDGETS.fetch_add(bytes as isize, Relaxed);
 }
 
-/// Takes back what [`lend`] gave, since a pool now uses it. Blocks kept beyond the limit stay until fresh memory is
-/// needed: most of what a pool hands out is soon made of kept blocks, and until then nothing has grown.
-pub(super) fn claim(bytes: usize) {
-    LIMIT.fetch_sub(bytes as isize, Ordering::Relaxed);
-}
-
-/// Takes back what [`lend`] gave for good, since the pool is gone; blocks kept beyond the limit go back to the system.
-pub(super) fn withdraw(bytes: usize) {
-    claim(bytes);
+/// The pool ends; blocks kept beyond the limit go back to the system.
+pub(super) fn end(bytes: usize) {
+    BUDGETS.fetch_sub(bytes as isize, Relaxed);
     trim();
+}
+
+/// A pool has reserved `bytes`. Blocks kept beyond the limit stay until fresh memory is needed: most of what a pool
+/// hands out is soon made of kept blocks, and until then nothing has grown.
+pub(super) fn reserve(bytes: usize) {
+    RESERVED.fetch_add(bytes as isize, Relaxed);
+}
+
+/// A pool has `bytes` back.
+pub(super) fn release(bytes: usize) {
+    RESERVED.fetch_sub(bytes as isize, Relaxed);
+}
+
+/// A buffer of a pool in memory that is not this allocator's, such as a device's or that of a shared slab.
+#[derive(Debug)]
+pub(super) struct Elsewhere(usize);
+
+impl Elsewhere {
+    pub(super) fn new(bytes: usize) -> Self {
+        IN_USE.fetch_add(bytes as isize, Relaxed);
+        Self(bytes)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        IN_USE.fetch_sub(self.0 as isize, Relaxed);
+    }
+}
+
+/// Bytes that may be kept.
+fn limit() -> usize {
+    let held = RESERVED.load(Relaxed).min(IN_USE.load(Relaxed));
+    (BUDGETS.load(Relaxed) - held).max(0) as usize
 }
 
 /// Gives kept blocks back to the system until the rest is within the limit.
 fn trim() {
-    let limit = LIMIT.load(Ordering::Relaxed).max(0) as usize;
+    let limit = limit();
     while let Some((block, layout)) = surplus(limit) {
         // SAFETY: the block was made with its class's layout, and is no longer listed.
         unsafe { fresh::free(block, layout) }
@@ -139,18 +179,60 @@ fn lock() -> Option<MutexGuard<'static, Free>> {
     None
 }
 
-/// A kept block of the class, if there is one and the lists are free.
-fn take(class: usize, size: usize) -> Option<*mut u8> {
-    let mut free = lock()?;
-    let block = std::ptr::with_exposed_provenance_mut::<usize>(free.heads[class]);
-    if block.is_null() {
-        return None;
+impl Free {
+    /// A kept block of class `number`, whose blocks have `size` bytes.
+    fn take(&mut self, number: usize, size: usize) -> Option<*mut u8> {
+        let head = self.heads.get_mut(number)?;
+        let block = std::ptr::with_exposed_provenance_mut::<usize>(*head);
+        if block.is_null() {
+            return None;
+        }
+        // SAFETY: a listed block is free, at least `SMALLEST` bytes long, aligned to `ALIGN`, and its first word was written by
+        // `put`; the lock is held, since there is `&mut self`.
+        *head = unsafe { block.read() };
+        self.bytes -= size;
+        Some(block.cast())
     }
-    // SAFETY: a listed block is free, at least `SMALLEST` bytes long, aligned to `ALIGN`, and its first word was written by
-    // `put`; the lock is held.
-    free.heads[class] = unsafe { block.read() };
-    free.bytes -= size;
-    Some(block.cast())
+
+    /// A kept block of a class near `number` whose blocks are mapped, and its layout.
+    fn take_near(&mut self, number: usize) -> Option<(*mut u8, Layout)> {
+        (1..=NEAR).flat_map(|far| [Some(number + far), number.checked_sub(far)]).flatten().find_map(|near| {
+            let layout = layout_of(near).filter(|layout| fresh::is_mapped(layout.size()))?;
+            self.take(near, layout.size()).map(|block| (block, layout))
+        })
+    }
+}
+
+/// A kept block of the class, if there is one and the lists are free.
+fn take(number: usize, size: usize) -> Option<*mut u8> {
+    lock()?.take(number, size)
+}
+
+/// Returns true if there is a kept block of the class.
+fn is_kept(number: usize) -> bool {
+    lock().is_some_and(|free| free.heads.get(number).is_some_and(|head| *head != 0))
+}
+
+/// As [`take`], or else a block of a class nearby that is made to be of this one.
+fn find(number: usize, size: usize) -> Option<*mut u8> {
+    let (block, layout) = {
+        let mut free = lock()?;
+        if let Some(block) = free.take(number, size) {
+            return Some(block);
+        }
+        if !fresh::is_mapped(size) {
+            return None;
+        }
+        free.take_near(number)?
+    };
+    // SAFETY: the block was made with its class's layout, and is no longer listed: nobody else has its address.
+    unsafe {
+        let resized = fresh::resize(block, layout.size(), size);
+        if resized.is_none() {
+            fresh::free(block, layout);
+        }
+        resized
+    }
 }
 
 /// Keeps `block`; returns false if that exceeds the limit, or the lists are locked.
@@ -159,7 +241,7 @@ fn take(class: usize, size: usize) -> Option<*mut u8> {
 /// `block` is a block of class `class` from [`fresh`], of `size` bytes, that nothing refers to any more.
 unsafe fn put(block: *mut u8, class: usize, size: usize) -> bool {
     let Some(mut free) = lock() else { return false };
-    if free.bytes + size > LIMIT.load(Ordering::Relaxed).max(0) as usize {
+    if free.bytes + size > limit() {
         return false;
     }
     // SAFETY: the block is ours by the caller's promise, long enough for a word and aligned to `ALIGN`.
@@ -175,8 +257,9 @@ unsafe impl GlobalAlloc for CachingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class(layout) {
             Some((number, whole)) => {
+                IN_USE.fetch_add(whole.size() as isize, Relaxed);
                 // SAFETY: `whole` is the layout of a class.
-                take(number, whole.size()).unwrap_or_else(|| unsafe { make(whole, false) })
+                find(number, whole.size()).unwrap_or_else(|| unsafe { make(whole, false) })
             }
             // SAFETY: the caller's promises about `layout` are those that the system requires.
             None => unsafe { System.alloc(layout) },
@@ -188,7 +271,8 @@ unsafe impl GlobalAlloc for CachingAllocator {
             // SAFETY: as above.
             return unsafe { System.alloc_zeroed(layout) };
         };
-        match take(number, whole.size()) {
+        IN_USE.fetch_add(whole.size() as isize, Relaxed);
+        match find(number, whole.size()) {
             Some(block) => {
                 // SAFETY: the block has `whole.size()` bytes, which are no fewer than `layout.size()`.
                 unsafe { block.write_bytes(0, layout.size()) };
@@ -204,6 +288,7 @@ unsafe impl GlobalAlloc for CachingAllocator {
             // SAFETY: `alloc` made this block with the class's layout, since `class` is a function of `layout`; the
             // caller gives it up. A block that is not kept goes back with that layout.
             Some((number, whole)) => unsafe {
+                IN_USE.fetch_sub(whole.size() as isize, Relaxed);
                 if !put(block, number, whole.size()) {
                     fresh::free(block, whole);
                 }
@@ -220,7 +305,16 @@ unsafe impl GlobalAlloc for CachingAllocator {
             // SAFETY: blocks of both layouts belong to the system allocator.
             (None, None) => unsafe { System.realloc(block, layout, new_size) },
             (Some((old, _)), Some((number, _))) if old == number => block,
-            _ => {
+            (old, number) => {
+                if let (Some((_, old)), Some((number, whole))) = (old, number)
+                    // Copying to a kept block costs less than the pages of a longer one.
+                    && !is_kept(number)
+                    // SAFETY: `alloc` made this block with the layout of its class; the caller forgets its address if it moves.
+                    && let Some(resized) = unsafe { fresh::resize(block, old.size(), whole.size()) }
+                {
+                    IN_USE.fetch_add(whole.size() as isize - old.size() as isize, Relaxed);
+                    return resized;
+                }
                 // SAFETY: `new` is a valid layout; the copy stays within both blocks; `block` came from `alloc(layout)`.
                 unsafe {
                     let moved = self.alloc(new);
@@ -259,7 +353,9 @@ mod tests {
     #[test]
     fn blocks_come_back_cleared_when_asked_and_the_limit_holds() {
         let allocator = CachingAllocator;
-        lend(8 << 20);
+        begin(8 << 20);
+        // A pool reserves for the worst case; blocks are kept beside those that are in use.
+        reserve(8 << 20);
         let layout = Layout::from_size_align(3 << 20, 16).unwrap();
         // SAFETY: every block is written within its size and freed once, with the layout it was allocated with.
         unsafe {
@@ -275,8 +371,35 @@ mod tests {
             let blocks: Vec<_> = (0..4).map(|_| allocator.alloc(layout)).collect();
             blocks.into_iter().for_each(|block| allocator.dealloc(block, layout));
         }
-        assert!(lock().unwrap().bytes <= LIMIT.load(Ordering::Relaxed).max(0) as usize);
-        withdraw(8 << 20);
+        assert!(lock().unwrap().bytes <= limit());
+
+        // Where nothing of a class is kept, a block nearby is made to be of it.
+        #[cfg(target_os = "linux")]
+        for size in [34 << 20, 40 << 20, 30 << 20] {
+            begin(64 << 20);
+            let (near, layout) = (Layout::from_size_align(36 << 20, 16), Layout::from_size_align(size, 16));
+            let (near, layout) = (near.unwrap(), layout.unwrap());
+            // All but the word that links kept blocks.
+            let rest = size_of::<usize>()..30 << 20;
+            // SAFETY: as above.
+            unsafe {
+                let block = allocator.alloc(near);
+                block.write_bytes(7, near.size());
+                allocator.dealloc(block, near);
+                let other = allocator.alloc(layout);
+                let bytes = std::slice::from_raw_parts(other, layout.size());
+                assert!(bytes[rest.clone()].iter().all(|byte| *byte == 7), "the same pages");
+                other.write_bytes(7, layout.size());
+                allocator.dealloc(other, layout);
+                let grown = allocator.realloc(allocator.alloc(layout), layout, 60 << 20);
+                let bytes = std::slice::from_raw_parts(grown, 60 << 20);
+                assert!(bytes[rest].iter().all(|byte| *byte == 7), "resized");
+                allocator.dealloc(grown, Layout::from_size_align(60 << 20, 16).unwrap());
+            }
+            end(64 << 20);
+        }
+        release(8 << 20);
+        end(8 << 20);
 
         // A forked child may find the lists locked for ever. Tested here because other tests run concurrently with one
         // that holds them.

@@ -58,6 +58,34 @@ pub(super) unsafe fn free(block: *mut u8, layout: Layout) {
     unsafe { System.dealloc(block, layout) }
 }
 
+/// Returns true if blocks of `size` bytes are mapped by themselves, as long as the system can.
+pub(super) fn is_mapped(size: usize) -> bool {
+    #[cfg(target_os = "linux")]
+    return size >= MAPPED;
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = size;
+        false
+    }
+}
+
+/// Gives a mapped block `to` bytes instead of `from`, perhaps at another address; the pages that stay keep their bytes. `None` if that is not
+/// possible, and the block is as it was.
+///
+/// # Safety
+/// `block` is from [`allocate`] with `from` bytes, which nothing refers to any more if it moves.
+pub(super) unsafe fn resize(block: *mut u8, from: usize, to: usize) -> Option<*mut u8> {
+    #[cfg(target_os = "linux")]
+    if is_mapped(from) && is_mapped(to) && block.addr().is_multiple_of(PAGE) {
+        // SAFETY: a block that begins at a page was mapped by `map` with this size, and the caller gives up its old address.
+        let found = unsafe { libc::mremap(block.cast(), from, to, libc::MREMAP_MAYMOVE) };
+        return (found != libc::MAP_FAILED).then_some(found.cast());
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (block, from, to);
+    None
+}
+
 /// A mapping of `size` bytes, all of them zero; `None` if the system has no room, or no room for one more mapping.
 #[cfg(target_os = "linux")]
 fn map(size: usize) -> Option<*mut u8> {
@@ -106,6 +134,29 @@ mod tests {
                     free(block, layout);
                 }
             }
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_mapped_block_takes_another_size_and_keeps_its_bytes() {
+        let layout = |size| Layout::from_size_align(size, 128).unwrap();
+        let (small, large) = (256 << 10, 9 << 20);
+        // SAFETY: the block is written within its size of the moment, and freed once with its last layout.
+        unsafe {
+            let block = allocate(layout(small), false);
+            block.write_bytes(7, small);
+            let grown = resize(block, small, large).unwrap();
+            let bytes = std::slice::from_raw_parts_mut(grown, large);
+            assert!(bytes[..small].iter().all(|byte| *byte == 7) && bytes[small..].iter().all(|byte| *byte == 0));
+            bytes.fill(8);
+            assert!(resize(grown, large, usize::MAX / 2).is_none() && resize(grown, large, MAPPED - PAGE).is_none());
+            let shrunk = resize(grown, large, small).unwrap();
+            assert!(std::slice::from_raw_parts(shrunk, small).iter().all(|byte| *byte == 8));
+            free(shrunk, layout(small));
+            let heap = beside(large, false);
+            assert!(resize(heap, large, small).is_none());
+            free(heap, layout(large));
         }
     }
 

@@ -157,7 +157,7 @@ impl Pool {
 
     fn keeping(spare: Spare, recycles: bool, allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
         if recycles {
-            caching_allocator::lend(recyclable(budget));
+            caching_allocator::begin(recyclable(budget));
         }
         Arc::new(Self { allocator, budget, spare, recycles, state: Mutex::default() })
     }
@@ -248,7 +248,7 @@ impl Pool {
 
     fn charge(&self, state: &mut State, bytes: usize) {
         if self.recycles {
-            caching_allocator::claim(bytes);
+            caching_allocator::reserve(bytes);
         }
         state.charge(bytes);
     }
@@ -265,7 +265,7 @@ impl Pool {
             let mut state = self.lock();
             state.used -= bytes;
             if self.recycles {
-                caching_allocator::lend(bytes);
+                caching_allocator::release(bytes);
             }
             while let Some(waiter) = state.waiting.front() {
                 let bytes = waiter.bytes;
@@ -292,7 +292,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // Reservations hold the pool, so by now all of them are given back.
         if self.recycles {
-            caching_allocator::withdraw(recyclable(self.budget));
+            caching_allocator::end(recyclable(self.budget));
         }
     }
 }
@@ -436,7 +436,7 @@ impl Charge {
                 state.kept_bytes += raw.capacity();
                 state.used -= bytes;
                 if self.pool.recycles {
-                    caching_allocator::lend(bytes);
+                    caching_allocator::release(bytes);
                 }
                 state.kept.entry(raw.capacity()).or_default().push(raw);
                 return;

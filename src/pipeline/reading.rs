@@ -16,6 +16,8 @@ use crate::plan::{Plan, Reads, Share, Shuffle};
 const WORLDS: [u32; 6] = [1, 8, 64, 256, 1024, 4096];
 /// From here on a change is worthwhile.
 const TOO_OFTEN: f64 = 1.25;
+/// Bytes read again in an epoch for which a loader warns; fewer are soon read.
+const WORTH_A_WARNING: u64 = 64 << 20;
 /// Maximum row groups for which the memory of other worlds is reported too: each takes microseconds.
 const MOST_GROUPS: usize = 200_000;
 /// Row groups per rank at which hardly any is shared.
@@ -74,15 +76,7 @@ impl LocalSource {
     /// # Errors
     /// As [`Plan::new`].
     pub fn readings(&self, options: &LoaderOptions) -> Result<Readings> {
-        let manifests = self.manifests();
-        let stored = manifests.iter().enumerate().map(|(source, manifest)| {
-            (0..manifest.groups.len()).map(|group| self.stored_bytes(source, group)).collect()
-        });
-        let stored: Vec<Vec<u64>> = stored.collect();
-        let fetched = stored.iter().flatten().copied().fold(0, u64::saturating_add);
-        let (whole, is_cut) = (self.whole_bytes(), self.units() > self.row_groups());
-        let more = if is_cut && whole > 0 { (fetched as f64 / whole as f64).max(1.0) } else { 1.0 };
-        let reader = Reader { source: self, options, manifests, stored, more };
+        let reader = Reader::new(self, options);
         let world = self.info().share.world;
         let (asked, reads) = reader.reading(self.plan(), world, true)?;
         let mut worlds = BTreeSet::from(WORLDS);
@@ -99,6 +93,26 @@ impl LocalSource {
         let (row_groups, units) = (self.row_groups(), self.units());
         Ok(Readings { row_groups, units, asked, worlds: found, advice, reads })
     }
+
+    /// Warns if ranks read the same row groups because they are more than the plan's lanes. The first rank does it for all.
+    pub(crate) fn warn_of_shared_reads(&self, options: &LoaderOptions) {
+        let Share { rank, world } = self.info().share;
+        if rank != 0 || f64::from(world) < TOO_OFTEN * f64::from(self.plan().lanes()) {
+            return;
+        }
+        let reader = Reader::new(self, options);
+        let advice = reader.reading(self.plan(), world, true).and_then(|(asked, _)| {
+            let again = asked.bytes as f64 * (1.0 - 1.0 / asked.times_read.max(1.0));
+            let is_worth = asked.times_read >= TOO_OFTEN && again >= WORTH_A_WARNING as f64;
+            if is_worth { reader.advice(&asked) } else { Ok(Vec::new()) }
+        });
+        match advice {
+            Ok(advice) if advice.is_empty() => {}
+            Ok(advice) => tracing::warn!("{}", advice.join("; ")),
+            // It was opened, so it can be read.
+            Err(error) => tracing::debug!("the reads of {world} ranks are not known: {}", error.chain()),
+        }
+    }
 }
 
 /// The inputs of each world's calculation.
@@ -113,7 +127,19 @@ struct Reader<'a> {
     more: f64,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(source: &'a LocalSource, options: &'a LoaderOptions) -> Self {
+        let manifests = source.manifests();
+        let stored = manifests.iter().enumerate().map(|(source_number, manifest)| {
+            (0..manifest.groups.len()).map(|group| source.stored_bytes(source_number, group)).collect()
+        });
+        let stored: Vec<Vec<u64>> = stored.collect();
+        let fetched = stored.iter().flatten().copied().fold(0, u64::saturating_add);
+        let (whole, is_cut) = (source.whole_bytes(), source.units() > source.row_groups());
+        let more = if is_cut && whole > 0 { (fetched as f64 / whole as f64).max(1.0) } else { 1.0 };
+        Self { source, options, manifests, stored, more }
+    }
+
     /// The plan of another world or of other lanes; `None` if it is impossible.
     fn plan(&self, world: u32, lanes: Option<u32>) -> Result<Option<Plan>> {
         let mut spec = self.source.plan().spec().clone();
