@@ -17,6 +17,12 @@ use crate::plan::{Share, WindowUse};
 /// ones up to this many bytes. Touching more memory than necessary costs more than it brings.
 const AHEAD_BYTES: u64 = 256 << 20;
 
+/// Returns true if so many row groups of so many bytes may be read before a step asks for them: one always, so that reading goes on
+/// while another is used. A tight budget is not for them alone: what is not reserved is memory that is used over and over.
+fn is_room_ahead((groups, bytes): (usize, u64), reads_at_once: usize, budget: u64) -> bool {
+    groups <= 1 || groups <= reads_at_once && bytes <= budget / 2 || bytes <= AHEAD_BYTES.min(budget / 4)
+}
+
 /// The windows of up to this many lanes are found at once, in some tens of microseconds; those of more on the CPU pool.
 const LANES_AT_ONCE: u64 = 512;
 
@@ -228,6 +234,7 @@ impl Ahead {
         let shared = Arc::clone(&self.shared);
         let source = &shared.job.sources[slot.source as usize];
         let bytes = source.cost(slot.group as usize).total();
+        let budget = shared.job.groups.budget() as u64;
         loop {
             let asked = shared.lock().front();
             while let Some(due) = self.early.first_entry().filter(|entry| *entry.key() <= asked) {
@@ -239,7 +246,7 @@ impl Ahead {
             let room = if gathering {
                 sum <= shared.expected.ahead.min(AHEAD_BYTES)
             } else {
-                early < shared.job.reads_at_once || sum <= AHEAD_BYTES
+                is_room_ahead((early + 1, sum), shared.job.reads_at_once, budget)
             };
             if turn.step <= asked || room {
                 let entry = self.early.entry(turn.step).or_default();
@@ -331,5 +338,22 @@ impl Ahead {
             self.slots.retain(|_, slot| slot.strong_count() > 0);
         }
         self.slots.insert(key, Arc::downgrade(slot));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_groups_that_nobody_asks_for_yet_take_a_part_of_the_budget() {
+        const MIB: u64 = 1 << 20;
+        let most = |bytes: u64, reads, budget| {
+            (1..).take_while(|groups| is_room_ahead((*groups, *groups as u64 * bytes), reads, budget)).count()
+        };
+        assert_eq!(most(16 * MIB, 16, 4096 * MIB), 16, "as many as the store takes at once");
+        assert_eq!(most(MIB, 16, 4096 * MIB), 256, "or as many bytes");
+        assert_eq!((most(16 * MIB, 16, 256 * MIB), most(16 * MIB, 3, 256 * MIB)), (8, 4), "a half, or a quarter");
+        assert_eq!(most(200 * MIB, 16, 256 * MIB), 1, "one, however large");
     }
 }
