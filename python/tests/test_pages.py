@@ -242,13 +242,16 @@ def numbers(text: str) -> list[str]:
     return re.findall(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?![\d.]*\w*\.\w)", re.sub(r"\([^)]*://[^)]*\)", "", text))
 
 
-def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
+def test_the_figures_of_the_readme_are_those_of_the_pages() -> None:
     _, _, speed = (ROOT / "README.md").read_text("utf-8").partition("## Performance")
     tables = re.findall(r"^\|.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", speed.partition("\n## ")[0], re.MULTILINE)
-    parts = (DOCS / "performance.md").read_text("utf-8").split("\n## ")
+    parts = [
+        part for page in ("performance.md", "cache.md") for part in (DOCS / page).read_text("utf-8").split("\n## ")
+    ]
     measured = {part.partition("\n")[0]: [float(one.replace(",", "")) for one in numbers(part)] for part in parts}
     # The tables of the README, in their order, by the section that has them.
-    for table, section in zip(tables, ("Readers", "Petastorm", "Server", "Readers"), strict=True):
+    sections = ("Readers", "Petastorm", "Server", "A cache for a cluster", "Readers")
+    for table, section in zip(tables, sections, strict=True):
         for row in table.splitlines():
             # A row's name says what it is, and its first number may be a size.
             for figure in numbers("|".join(row.split("|")[2:])):
