@@ -10,6 +10,9 @@ use super::super::cache::SLICE;
 /// Most bytes of one file in memory ahead of its reader.
 pub(super) const WINDOW: u64 = 32 << 20;
 
+/// Reads that belong to one run may come in another order, so far apart: the kernel asks several threads at once for what it reads ahead.
+const NEAR: u64 = 2 << 20;
+
 /// Least bytes of a request where nothing is shared: a smaller one takes as long.
 const LEAST: u64 = 128 << 10;
 
@@ -18,9 +21,9 @@ const LEAST: u64 = 128 << 10;
 pub(super) struct Ahead {
     /// True if requests are for slices that all processes have in common.
     pub(super) shares_slices: bool,
-    /// End of the last read.
+    /// End of what was read.
     next: u64,
-    /// Bytes that were read in order up to there.
+    /// Bytes that were read in order up to there, less those that were left out.
     run: u64,
 }
 
@@ -40,7 +43,7 @@ impl Ahead {
 
     /// The bytes to fetch for a read of `range`, at least one; the file has `size` bytes.
     pub(super) fn reach(&self, range: &Range<u64>, size: u64) -> Reach {
-        let ahead = if range.start == self.next { self.run } else { 0 };
+        let ahead = if self.continues(range) { self.run } else { 0 };
         let end = range.end.saturating_add(ahead).min(range.start.saturating_add(WINDOW)).min(size);
         let length = range.end.saturating_sub(range.start);
         Reach { end: end.max(range.start.saturating_add(1)), step: length.max(ahead).clamp(LEAST, SLICE) }
@@ -48,7 +51,12 @@ impl Ahead {
 
     /// Returns true if whoever reads `range` has jumped there, or has just begun.
     pub(super) fn is_jump(&self, range: &Range<u64>) -> bool {
-        range.start != self.next || self.run == 0
+        self.run == 0 || !self.continues(range)
+    }
+
+    /// Returns true if a read of `range` belongs to the run of those before: it leaves out, or goes back, less than was read in order.
+    fn continues(&self, range: &Range<u64>) -> bool {
+        range.start.abs_diff(self.next) <= self.run.min(NEAR)
     }
 
     /// The request that brings the byte `at`.
@@ -63,8 +71,13 @@ impl Ahead {
     /// Says that `range` was read.
     pub(super) fn read(&mut self, range: &Range<u64>) {
         let length = range.end.saturating_sub(range.start);
-        self.run = if range.start == self.next { self.run.saturating_add(length) } else { length };
-        self.next = range.end;
+        if self.continues(range) {
+            let left_out = range.start.saturating_sub(self.next);
+            self.run = self.run.saturating_sub(left_out).saturating_add(length);
+            self.next = self.next.max(range.end);
+        } else {
+            (self.run, self.next) = (length, range.end);
+        }
     }
 }
 
@@ -91,6 +104,31 @@ mod tests {
             "and nobody anything behind the end"
         );
         assert_eq!(ahead.reach(&(0..SIZE), SIZE), Reach { end: WINDOW, step: SLICE }, "a long read is made of many");
+    }
+
+    #[test]
+    fn reads_in_order_that_come_in_another_are_one_run_and_strides_are_jumps() {
+        const READ: u64 = 128 << 10;
+        let mut ahead = Ahead::new(true);
+        // The first ones come as they are read.
+        ahead.read(&(0..8 * READ));
+        for begin in (8..256).step_by(8) {
+            for number in [1, 0, 2, 5, 3, 4, 7, 6].map(|place| begin + place) {
+                let range = number * READ..(number + 1) * READ;
+                assert!(!ahead.is_jump(&range), "read {number}");
+                ahead.read(&range);
+            }
+        }
+        let next = 256 * READ;
+        assert!(ahead.reach(&(next..next + READ), SIZE).end >= next + (8 << 20), "half as much in advance");
+        // From there on a part of each MiB.
+        let mut strides = (0..40).map(|number| next + (number << 20)..next + (number << 20) + READ);
+        let jumps = strides.by_ref().map(|range| {
+            let is_jump = ahead.is_jump(&range);
+            ahead.read(&range);
+            is_jump
+        });
+        assert!(jumps.skip(24).all(|is_jump| is_jump));
     }
 
     #[test]

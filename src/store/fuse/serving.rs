@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
     OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
@@ -217,19 +218,28 @@ fn named(listed: &HashMap<String, Entry>) -> Vec<(String, FileType)> {
 }
 
 /// Bytes of a file: all of them that there are, as the kernel asks.
-fn part(file: &mut File, offset: u64, size: u32) -> Result<Vec<u8>> {
+fn part(file: &mut File, offset: u64, size: u32) -> Result<Bytes> {
     file.set_position(offset);
-    let mut read = Vec::new();
-    while read.len() < size as usize {
+    let mut next = |missing: usize| {
         let wait = file.timeout();
-        let missing = u64::from(size) - read.len() as u64;
-        let Some(bytes) = file.next_within(missing, wait)? else { return Err(file.timed_out(wait)) };
+        file.next_within(missing as u64, wait)?.ok_or_else(|| file.timed_out(wait))
+    };
+    let size = size as usize;
+    // Mostly all of them lie together.
+    let first = next(size)?;
+    if first.len() == size || first.is_empty() {
+        return Ok(first);
+    }
+    let mut read = Vec::with_capacity(size);
+    read.extend_from_slice(&first);
+    while read.len() < size {
+        let bytes = next(size - read.len())?;
         if bytes.is_empty() {
             break;
         }
         read.extend_from_slice(&bytes);
     }
-    Ok(read)
+    Ok(read.into())
 }
 
 impl Filesystem for Serving {
