@@ -189,14 +189,18 @@ container: build $(VENV)/demo ## the image in containers: demo, server, two rank
 bench: $(VENV)/turbo ## Rust benches (criterion)
 	cargo bench --locked -p bowstring $(FEATURES)
 
-# The peers get a venv of their own, which sees the torch, numpy and pyarrow of $(VENV): no second copy of torch.
+# Installs the requirements of a target in a venv of its own, which sees the torch, numpy and pyarrow of $(VENV): no second copy of torch.
+define venv_beside
+	python3 -m venv $(@D)
+	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $(@D)/dev.pth
+	@mv $(@D)/dev.pth "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+endef
+
 .venv-peers/ready: benches/peers/requirements.txt $(VENV)/ready
 	@echo "installing the peers into .venv-peers (once, about 1 GB)"
-	python3 -m venv .venv-peers
-	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > .venv-peers/dev.pth
-	@mv .venv-peers/dev.pth "$$(.venv-peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
-	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r $<
-	@touch $@
+	$(venv_beside)
 
 .PHONY: bench-peers
 bench-peers: build-release .venv-peers/ready ## Python peers against bowstring, alternating runs (PEERS_ARGS="--only recsys")
@@ -204,11 +208,7 @@ bench-peers: build-release .venv-peers/ready ## Python peers against bowstring, 
 
 .venv-streams/ready: benches/peers/requirements-streams.txt $(VENV)/ready
 	@echo "installing streaming datasets into .venv-streams (once)"
-	python3 -m venv .venv-streams
-	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > .venv-streams/dev.pth
-	@mv .venv-streams/dev.pth "$$(.venv-streams/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
-	.venv-streams/bin/python -m pip install --quiet --disable-pip-version-check -r $<
-	@touch $@
+	$(venv_beside)
 
 .PHONY: bench-consumers
 bench-consumers: build-release .venv-streams/ready ## consumers of one cache beside mounts and streaming datasets (SERVERS: JuiceFS, rclone, SeaweedFS, toxiproxy; root)

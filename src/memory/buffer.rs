@@ -40,7 +40,7 @@ pub trait HostAllocator: Send + Sync + Debug {
         false
     }
 
-    /// Returns true if the memory is the global allocator's.
+    /// Returns true if the memory is the global allocator's, which counts it already.
     fn is_global(&self) -> bool {
         false
     }

@@ -43,7 +43,7 @@ pub(crate) enum Spare {
     Buffers(usize),
 }
 
-/// A budget beyond this counts as unlimited, and lends nothing.
+/// A budget beyond this counts as unlimited: no freed blocks are kept for it.
 const UNLIMITED: usize = 1 << 40;
 
 /// Bytes of freed blocks that may be kept while nothing of a pool is in use.
