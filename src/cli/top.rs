@@ -14,8 +14,8 @@ use crate::flight::client::Viewed;
 use crate::flight::gang::Overview;
 use crate::flight::server::Snapshot;
 use crate::flight::server::snapshot::RankView;
+use crate::store::Slowest;
 use crate::store::cache::CacheStats;
-use crate::store::slowest;
 
 /// Most lines of plans, gangs and errors, each.
 const LINES: usize = 8;
@@ -195,9 +195,7 @@ impl Screen<'_> {
         if let Some(cache) = cache.filter(|cache| *cache != CacheStats::default()) {
             writeln!(f, "Cache: {cache}")?;
         }
-        for origin in slowest(origins) {
-            writeln!(f, "Origin {origin}")?;
-        }
+        write!(f, "{}", Slowest(origins))?;
         for error in errors.iter().take(LINES) {
             let of = error.dataset.iter().map(|name| format!(" of {name}"));
             let rank = error.rank.iter().map(|rank| format!(", rank {rank}"));

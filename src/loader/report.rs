@@ -174,10 +174,7 @@ impl fmt::Display for Report {
         if *cache != CacheStats::default() {
             writeln!(f, "Cache: {cache}")?;
         }
-        for origin in store::slowest(&self.origins) {
-            writeln!(f, "Origin {origin}")?;
-        }
-        write!(f, "{}", self.bad_rows)
+        write!(f, "{}{}", store::Slowest(&self.origins), self.bad_rows)
     }
 }
 

@@ -249,12 +249,19 @@ pub(crate) fn requests() -> [Requests; 2] {
     ALL.get().requests()
 }
 
-/// Those of `origins` that were asked lately, the slowest first, as many as people read.
-pub(crate) fn slowest(origins: &[OriginStats]) -> Vec<&OriginStats> {
-    let mut slow: Vec<_> = origins.iter().filter(|origin| origin.lately + origin.in_flight > 0).collect();
-    slow.sort_by(|one, other| other.mean_seconds.total_cmp(&one.mean_seconds));
-    slow.truncate(SHOWN);
-    slow
+/// Lines for people: origins that were asked lately, the slowest first, and how many are not shown.
+pub(crate) struct Slowest<'a>(pub(crate) &'a [OriginStats]);
+
+impl fmt::Display for Slowest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut slow: Vec<_> = self.0.iter().filter(|origin| origin.lately + origin.in_flight > 0).collect();
+        slow.sort_by(|one, other| other.mean_seconds.total_cmp(&one.mean_seconds));
+        slow.iter().take(SHOWN).try_for_each(|origin| writeln!(f, "Origin {origin}"))?;
+        match slow.len().saturating_sub(SHOWN) as u64 {
+            0 => Ok(()),
+            left => writeln!(f, "and {}", plural(left, "faster origin")),
+        }
+    }
 }
 
 impl fmt::Display for OriginStats {
@@ -363,8 +370,13 @@ mod tests {
             .into_iter()
             .chain([OriginStats { mean_seconds: 9.0, ..OriginStats::default() }])
             .collect();
-        assert_eq!(slowest(&all).iter().map(|one| one.mean_seconds).collect::<Vec<_>>(), [3.0, 2.0, 1.0]);
-        assert_eq!(slowest(&vec![all[0].clone(); 99]).len(), SHOWN);
+        let shown = |origins: &[OriginStats]| Slowest(origins).to_string();
+        let means: Vec<_> = ["mean 3.00 s", "mean 2.00 s", "mean 1.00 s"].map(|mean| shown(&all).find(mean)).to_vec();
+        assert!(means.is_sorted() && means[0].is_some(), "{}", shown(&all));
+        assert!(!shown(&all).contains("mean 9") && !shown(&all).contains("faster"), "{}", shown(&all));
+        let many = shown(&vec![all[0].clone(); 99]);
+        assert_eq!(many.matches("Origin ").count(), SHOWN);
+        assert!(many.ends_with("\nand 91 faster origins\n"), "{many}");
     }
 
     #[test]
