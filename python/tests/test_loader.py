@@ -699,3 +699,18 @@ def test_units_that_follow_each_other_read_dictionaries_once(tmp_path: pathlib.P
     # Without that each of the units would read them. The first ones are read at the same time.
     assert read["items"] >= 6
     assert read["bytes"] < size + 3 * dictionaries < size + (read["items"] - 1) * dictionaries
+
+
+def test_a_loader_that_an_error_ended_takes_no_state(tmp_path: pathlib.Path) -> None:
+    lists = [[number] if number != 77 else [1, 2, 3] for number in range(200)]
+    pq.write_table(pa.table({"list": lists}), tmp_path / "0.parquet")
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": False, "lists": {"list": bowstring.Padded(1)}}
+    with bowstring.Loader(tmp_path, **options) as loader:
+        with pytest.raises(bowstring.CorruptError):
+            list(loader)
+        state = loader.state_dict()
+        assert (state["epoch"], state["step"]) == (0, 7)
+        with pytest.raises(bowstring.ClosedError):
+            loader.load_state_dict({**state, "step": 8})
+        assert loader.state_dict() == state
+        assert len(loader.certificate()["consumed"]) == 1

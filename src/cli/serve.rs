@@ -25,7 +25,7 @@ const AFTER_GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct Args {
     /// Datasets: files, directories, globs or URLs, each named before `=` or by its last part; a repeated name
     /// adds to one dataset
-    #[arg(value_name = "[NAME=]URL", required_unless_present = "config")]
+    #[arg(value_name = "[NAME=]URL", required_unless_present_any = ["config", "put"])]
     datasets: Vec<String>,
     /// TOML file of datasets and server options; flags and environment override it. SIGHUP reads its datasets again
     #[arg(long, env = "BOWSTRING_CONFIG", value_name = "FILE", hide_env_values = true)]

@@ -65,7 +65,7 @@ impl Dataset {
                 _ if told.is_some_and(|told| told.is("Image")) && holds_image(ty) => Some(Feature::Image),
                 _ => None,
             };
-            let classes = told.filter(|told| told.is("ClassLabel") && ty.is_integer()).and_then(HuggingFace::names);
+            let classes = self.inner.described.classes_below(name);
             if feature.is_none() && classes.is_none() {
                 return Arc::clone(field);
             }
@@ -79,15 +79,13 @@ impl Dataset {
         Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
     }
 
-    /// Checks that the class names of the columns at `paths` are those of all files.
+    /// Checks that the class names of `labels`, columns of integers by their dotted names, are those of all files.
     ///
     /// # Errors
     /// `Mismatch` naming two files with other names for the same labels.
-    pub(crate) fn check_classes(&self, paths: &[String]) -> Result<()> {
+    pub(crate) fn check_classes<'a>(&self, mut labels: impl Iterator<Item = &'a str>) -> Result<()> {
         let contradictions = &self.inner.described.contradictions;
-        let is_label =
-            |path: &str| self.schema().field_with_name(path).is_ok_and(|field| field.data_type().is_integer());
-        let found = paths.iter().find_map(|path| contradictions.get_key_value(path).filter(|_| is_label(path)));
+        let found = labels.find_map(|label| contradictions.get_key_value(label));
         let Some((column, Contradiction { files: [first, second], names: [expected, found] })) = found else {
             return Ok(());
         };
@@ -134,11 +132,6 @@ impl HuggingFace {
         self.0.get("_type").is_some_and(|ty| ty == name)
     }
 
-    /// The names of a `ClassLabel`, as JSON.
-    fn names(&self) -> Option<String> {
-        self.classes().map(|names| Value::from(names).to_string())
-    }
-
     /// The names of a `ClassLabel`.
     fn classes(&self) -> Option<&[Value]> {
         let names = self.0.get("names")?.as_array()?;
@@ -149,7 +142,7 @@ impl HuggingFace {
 /// What Hugging Face's descriptions in all files say together.
 #[derive(Debug, Default)]
 pub(super) struct Described {
-    /// The feature of each column, and the file that says so.
+    /// The feature of each column, by its dotted name, and the file that says so.
     features: BTreeMap<String, (HuggingFace, Arc<str>)>,
     /// The first contradiction of each column.
     contradictions: BTreeMap<String, Contradiction>,
@@ -163,6 +156,19 @@ struct Contradiction {
 }
 
 impl Described {
+    /// The names of the classes of `root` and of what lies below it, by dotted name, as JSON; nothing if there are none.
+    fn classes_below(&self, root: &str) -> Option<String> {
+        let is_below =
+            |path: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let below = self.features.range(root.to_owned()..).take_while(|(path, _)| path.starts_with(root));
+        let classes = below.filter(|(path, _)| is_below(path)).filter_map(|(path, (told, _))| {
+            told.is("ClassLabel").then_some(())?;
+            Some((path.clone(), Value::from(told.classes()?)))
+        });
+        let classes: serde_json::Map<String, Value> = classes.collect();
+        (!classes.is_empty()).then(|| Value::from(classes).to_string())
+    }
+
     /// Adds the description in `file`. Of class names that continue others, as when classes were added, the longer ones hold for both.
     pub(super) fn add(&mut self, json: &str, file: &Arc<str>) {
         for (column, feature) in hugging_face_features(json) {
@@ -183,13 +189,33 @@ impl Described {
     }
 }
 
-/// The features of the columns. Those that cannot be read say nothing.
+/// The features of the columns and of what lies below them, by dotted name; lists add nothing to it. Those that cannot be read say
+/// nothing.
 fn hugging_face_features(json: &str) -> BTreeMap<String, HuggingFace> {
     let value = serde_json::from_str::<Value>(json).inspect_err(|error| tracing::debug!("{HUGGING_FACE}: {error}"));
     let features = value.ok().and_then(|mut value| Some(value.get_mut("info")?.get_mut("features")?.take()));
-    match features {
-        Some(Value::Object(features)) => features.into_iter().map(|(name, told)| (name, HuggingFace(told))).collect(),
-        _ => BTreeMap::new(),
+    let mut found = BTreeMap::new();
+    if let Some(Value::Object(features)) = features {
+        features.into_iter().for_each(|(name, told)| descend(name, told, &mut found));
+    }
+    found
+}
+
+/// Adds the features at and below `path`. A list is `[item]`, or a feature with the item in `feature`; a struct is an object without a
+/// `_type`. The parser of JSON bounds the depth.
+fn descend(path: String, told: Value, found: &mut BTreeMap<String, HuggingFace>) {
+    match told {
+        Value::Array(items) => items.into_iter().take(1).for_each(|item| descend(path.clone(), item, found)),
+        Value::Object(mut feature) if feature.get("_type").is_some_and(Value::is_string) => {
+            match feature.remove("feature") {
+                Some(item) => descend(path, item, found),
+                None => drop(found.insert(path, HuggingFace(feature.into()))),
+            }
+        }
+        Value::Object(members) => {
+            members.into_iter().for_each(|(name, member)| descend(format!("{path}.{name}"), member, found));
+        }
+        _ => {}
     }
 }
 
@@ -211,9 +237,28 @@ mod tests {
         assert!(spark("{").is_empty() && hugging_face_features("[1]").is_empty());
         let features = r#"{"info":{"features":{"l":{"_type":"ClassLabel","names":["a","b"]},"i":{"_type":"Image"}}}}"#;
         let found = hugging_face_features(features);
-        assert_eq!(found["l"].names().as_deref(), Some(r#"["a","b"]"#));
-        assert!(found["i"].is("Image") && found["i"].names().is_none());
+        assert_eq!(found["l"].classes(), Some(&["a".into(), "b".into()][..]));
+        assert!(found["i"].is("Image") && found["i"].classes().is_none());
     }
+
+    #[test]
+    fn labels_in_lists_and_structs_are_found_by_dotted_name() {
+        let label = r#"{"_type":"ClassLabel","names":["a","b"]}"#;
+        let features = format!(
+            r#"{{"info":{{"features":{{"list":[{label}],"sequence":{{"_type":"Sequence","feature":{label}}},"list2":{{"_type":"Image"}},
+            "struct":{{"member":{label},"deep":{{"_type":"List","feature":{{"inner":{label}}}}}}}}}}}}}"#
+        );
+        let mut described = Described::default();
+        described.add(&features, &"f".into());
+        let below = |root: &str| described.classes_below(root);
+        assert_eq!(below("list").as_deref(), Some(r#"{"list":["a","b"]}"#));
+        assert_eq!(below("sequence").as_deref(), Some(r#"{"sequence":["a","b"]}"#));
+        assert_eq!(below("struct").as_deref(), Some(r#"{"struct.deep.inner":["a","b"],"struct.member":["a","b"]}"#));
+        assert_eq!((below("list2"), below("stru"), below("x")), (None, None, None));
+        described.add(&features.replace(r#"["a","b"]"#, r#"["b","a"]"#), &"g".into());
+        assert_eq!(described.contradictions.len(), 4);
+    }
+
     #[test]
     fn class_names_of_files_continue_each_other_or_are_refused() {
         let said =
@@ -221,7 +266,7 @@ mod tests {
         let merged = |names: &[&str]| {
             let mut described = Described::default();
             names.iter().for_each(|names| described.add(&said(names), &"f".into()));
-            (described.features["l"].0.names().unwrap(), described.contradictions.len())
+            (Value::from(described.features["l"].0.classes().unwrap()).to_string(), described.contradictions.len())
         };
         let (two, three) = (r#"["a","b"]"#, r#"["a","b","c"]"#);
         assert_eq!(merged(&[two, two]), (two.to_owned(), 0));

@@ -19,6 +19,7 @@ use super::packed::{Packed, Part};
 use super::{DataFile, Inner, Limits, features, hive, table, times, unify};
 use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
+use crate::schema::extension;
 
 /// State that files with the same schema share.
 #[derive(Debug)]
@@ -133,8 +134,8 @@ impl Columns {
             let Some(both) = unify::field(known, &new) else {
                 return Err(Error::Mismatch {
                     what: format!("type of column {:?} in file {origin} and file {name}", new.name()),
-                    expected: known.data_type().to_string(),
-                    found: new.data_type().to_string(),
+                    expected: extension::type_text(known),
+                    found: extension::type_text(&new),
                     hint: "rewrite one of the files, or open them as separate datasets".to_owned(),
                 });
             };

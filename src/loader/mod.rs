@@ -377,8 +377,10 @@ impl Loader {
     /// # Errors
     /// On an error the loader stays where it is.
     /// - [`Error::Mismatch`] if the state belongs to another dataset or plan;
+    /// - [`Error::Closed`] if an error ended the loader, with that error;
     /// - [`Error::Config`] for an epoch beyond 2^63 - 1, and for the last rows of an epoch under [`Tail::Even`](crate::plan::Tail::Even) if they are fewer than the ranks.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
+        self.check_alive()?;
         if state.epoch > LAST_EPOCH {
             return Err(Error::config("epoch", format!("{} of the state is not from 0 to {LAST_EPOCH}", state.epoch)));
         }

@@ -53,6 +53,7 @@ mod reader;
 mod reader_state;
 mod reading;
 mod row_groups;
+mod same_columns;
 mod shared;
 mod sharing;
 mod sized;

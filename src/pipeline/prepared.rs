@@ -18,6 +18,7 @@ use super::job::{Job, Means, Source, Workers, closed};
 use super::memory_need::{MemoryNeed, Weights, within_budget};
 use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
+use super::same_columns;
 use super::shared::SharedReader;
 use super::sized::sized;
 use super::source::PlanInfo;
@@ -30,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::memory::{HostAllocator, Pool, Spare, SystemAllocator};
 use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle};
-use crate::schema::{Field, Schema};
+use crate::schema::Schema;
 use crate::tensor::Batch;
 
 /// Bytes of a row's references while its step is made: its place in the plan, and the place of its cells.
@@ -523,7 +524,7 @@ pub(super) enum Marks {
 
 /// Opens the datasets. All must give the same columns.
 pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks: Marks) -> Result<Arc<[Source]>> {
-    let mut sources = Vec::new();
+    let mut sources: Vec<Source> = Vec::new();
     for urls in &settings.datasets {
         let dataset = Dataset::open(urls, settings.open.clone()).await?;
         let shuffled = settings.spec.shuffle != Shuffle::None;
@@ -548,44 +549,17 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
             Some(ngram) => Maker::Frames(Arc::new(Frames::new(ngram, &columns, options.bad_rows)?)),
             None => Maker::Rows(Arc::clone(&columns)),
         };
-        if let Some(first) = sources.first().map(|first: &Source| &first.maker) {
-            same_fields(first.fields(), maker.fields(), urls)?;
+        if let Some(first) = sources.first() {
+            same_columns::fields(first.maker.fields(), maker.fields(), urls)?;
+            same_columns::origins(&first.columns, &columns, urls)?;
         }
         let projection = dataset.project(columns.paths())?;
         if let Marks::Heeded = marks {
-            dataset.check_classes(columns.paths())?;
+            dataset.check_classes(columns.integers())?;
         }
-        let rows = sources.iter().map(|source: &Source| source.dataset.stored_rows());
+        let rows = sources.iter().map(|source| source.dataset.stored_rows());
         let row_base = rows.fold(0, u64::saturating_add);
         sources.push(Source { dataset, projection, columns, maker, masked: options.mask, row_base });
     }
     Ok(sources.into())
-}
-
-fn same_fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<()> {
-    if first == other {
-        return Ok(());
-    }
-    let mut pairs = first.fields().iter().zip(other.fields());
-    if let Some((one, two)) = pairs.find(|(one, two)| one.to_string() == two.to_string() && one.classes != two.classes)
-    {
-        let shown = |field: &Field| match &field.classes {
-            Some(names) => {
-                names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ").chars().take(200).collect()
-            }
-            None => "none".to_owned(),
-        };
-        return Err(Error::Mismatch {
-            what: format!("class names of column {:?} of the mixture's datasets, at {}", one.name, urls.join(", ")),
-            expected: shown(one),
-            found: shown(two),
-            hint: "one number may mean two classes; give the labels of all datasets the same names".to_owned(),
-        });
-    }
-    Err(Error::Mismatch {
-        what: format!("columns of the mixture's datasets, at {}", urls.join(", ")),
-        expected: first.to_string(),
-        found: other.to_string(),
-        hint: "select and cast columns so that all datasets give the same".to_owned(),
-    })
 }

@@ -2,6 +2,7 @@
 
 mod cast;
 mod dtype;
+pub(crate) mod extension;
 mod feature;
 mod field;
 mod half;

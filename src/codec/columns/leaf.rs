@@ -2,6 +2,7 @@
 //!
 //! `docs/types.md` is the same table as documentation.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, TimeUnit};
@@ -76,6 +77,12 @@ impl Leaf {
         self.dims.iter().product()
     }
 
+    /// Returns true if its values are integers without a unit.
+    pub(super) fn is_integer(&self) -> bool {
+        self.unit.is_none()
+            && matches!(&self.kind, Kind::Number(dtype) if dtype.arrow().is_some_and(|ty| ty.is_integer()))
+    }
+
     /// Returns true if no list is around it.
     pub(super) fn is_scalar(&self) -> bool {
         self.steps.iter().all(|step| matches!(step, Step::Child(_)))
@@ -100,9 +107,21 @@ pub(super) fn leaves(schema: &Schema) -> Result<Vec<Leaf>> {
             stored: None,
             classes: None,
         };
+        let first = found.len();
         descend(at, field, DEPTH, &mut found)?;
+        number_classes(field, &mut found[first..]);
     }
     Ok(found)
+}
+
+/// Gives the integers among `leaves`, which are those of `root`, the names of the classes that they number.
+fn number_classes(root: &Field, leaves: &mut [Leaf]) {
+    type Names = BTreeMap<String, Arc<[Arc<str>]>>;
+    let classes = root.metadata().get(CLASSES_KEY).and_then(|text| serde_json::from_str::<Names>(text).ok());
+    let Some(classes) = classes else { return };
+    for leaf in leaves.iter_mut().filter(|leaf| leaf.is_integer()) {
+        leaf.classes = classes.get(&leaf.name).cloned();
+    }
 }
 
 /// The leaves of `schema` as `options` deliver them: a struct that stands for one value is one leaf, unless the options
@@ -214,9 +233,6 @@ fn descend(mut at: Leaf, field: &Field, depth: usize, found: &mut Vec<Leaf>) -> 
             }
             if at.is_scalar() && matches!(at.kind, Kind::Number(_)) {
                 at.meant = field.metadata().get(DTYPE_KEY).and_then(|name| DType::parse(name));
-                let classes = field.metadata().get(CLASSES_KEY);
-                at.classes =
-                    classes.and_then(|names| serde_json::from_str::<Vec<Arc<str>>>(names).ok()).map(Into::into);
             }
             if at.kind == Kind::Binary {
                 match Stored::of(field.metadata()) {

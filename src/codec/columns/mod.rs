@@ -183,6 +183,23 @@ impl Columns {
         &self.fields
     }
 
+    /// The dotted names of the integer columns that are read.
+    pub(crate) fn integers(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(|member| &member.leaf).filter(|leaf| leaf.is_integer()).map(|leaf| leaf.name.as_str())
+    }
+
+    /// The columns that each output is made of, in their order.
+    pub(crate) fn origins(&self) -> impl Iterator<Item = (&str, Vec<Origin<'_>>)> {
+        self.outputs.iter().map(|output| {
+            let leaves = output.members.iter().map(|at| &self.members[*at].leaf);
+            let origin = |leaf| {
+                let Leaf { name, unit, classes, .. }: &Leaf = leaf;
+                Origin { column: name, unit: unit.as_deref(), classes: classes.as_deref() }
+            };
+            (&*output.name, leaves.map(origin).collect())
+        })
+    }
+
     /// Prepares everything that depends on values alone, for a whole row group of one root column. `root` counts the
     /// distinct root columns of [`paths`](Self::paths) in schema order; the structs in `array` may lack fields that
     /// were not requested.
@@ -359,6 +376,17 @@ impl Columns {
     }
 }
 
+/// A column as it is stored: a cast to floats, or a pack, delivers its numbers without what they mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin<'a> {
+    /// Its dotted name.
+    pub(crate) column: &'a str,
+    /// The unit of its times.
+    pub(crate) unit: Option<&'a str>,
+    /// The classes that it numbers.
+    pub(crate) classes: Option<&'a [Arc<str>]>,
+}
+
 /// A delivered item: a pack or a leaf, by index.
 enum Item {
     Pack(usize),
@@ -457,8 +485,8 @@ fn check_unique(fields: &Schema) -> Result<()> {
 mod tests {
     use std::collections::HashMap;
 
-    use arrow::array::{Int8Array, Int32Array, StructArray, new_null_array};
-    use arrow::buffer::NullBuffer;
+    use arrow::array::{Int8Array, Int32Array, ListArray, StructArray, new_null_array};
+    use arrow::buffer::{NullBuffer, OffsetBuffer};
     use arrow::datatypes::{DataType, Schema};
 
     use super::*;
@@ -479,7 +507,11 @@ mod tests {
         let nulls = NullBuffer::from_iter((0..rows).map(|row| row != 700));
         let kinds: ArrayRef = Arc::new(Int8Array::from(vec![0; rows]));
         let sizes: ArrayRef = Arc::new(Int32Array::from(vec![i32::MAX; rows]));
-        let lists = fields[2..].iter().map(|field| new_null_array(field.data_type(), rows));
+        let lists = fields[2..].iter().map(|field| {
+            let DataType::List(item) = field.data_type() else { unreachable!("they are lists") };
+            let (none, items) = (OffsetBuffer::<i32>::new_zeroed(rows), new_null_array(item.data_type(), 0));
+            Arc::new(ListArray::new(Arc::clone(item), none, items, None)) as ArrayRef
+        });
         let columns = [kinds, sizes].into_iter().chain(lists).collect();
         let array: ArrayRef = Arc::new(StructArray::new(fields.into(), columns, Some(nulls)));
 

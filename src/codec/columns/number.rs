@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema::{DType, Odd};
 
+const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
+
 /// A value in an option.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -19,6 +21,8 @@ pub enum Scalar {
     Bool(bool),
     /// A whole number.
     Int(i64),
+    /// A whole number beyond those.
+    Uint(u64),
     /// A number; `nan` and `inf` are written as text.
     Float(f64),
     /// Text, for text and binary columns; `nan`, `inf`, `-inf` for float columns.
@@ -31,6 +35,7 @@ impl fmt::Display for Scalar {
         match self {
             Self::Bool(value) => value.fmt(f),
             Self::Int(value) => value.fmt(f),
+            Self::Uint(value) => value.fmt(f),
             Self::Float(value) => value.fmt(f),
             Self::Text(text) => write!(f, "{text:?}"),
         }
@@ -226,6 +231,9 @@ pub(super) fn element(value: &Scalar, dtype: DType) -> Option<Vec<u8>> {
     let fits = match value {
         Scalar::Bool(value) => convert(DType::Bool, &[u8::from(*value)], dtype, output),
         Scalar::Int(value) => convert(DType::Int64, bytemuck::bytes_of(value), dtype, output),
+        Scalar::Uint(value) => convert(DType::Uint64, bytemuck::bytes_of(value), dtype, output),
+        // Also what JSON makes of whole numbers below those of 64 bits.
+        Scalar::Float(value) if dtype == DType::Int64 && *value == -TWO_TO_63 => false,
         Scalar::Float(value) => convert(DType::Float64, bytemuck::bytes_of(value), dtype, output),
         Scalar::Text(text) => {
             let float = matches!(dtype, DType::Float16 | DType::Bfloat16 | DType::Float32 | DType::Float64);
@@ -322,6 +330,18 @@ mod tests {
         assert_eq!(element(&Scalar::Text("inf".into()), DType::Float64), Some(f64::INFINITY.to_le_bytes().to_vec()));
         assert_eq!(element(&Scalar::Text("1".into()), DType::Int64), None);
         assert_eq!(element(&Scalar::Bool(true), DType::Uint8), Some(vec![1]));
+        let parsed = |json: &str, dtype| element(&serde_json::from_str(json).unwrap(), dtype);
+        let large = |number: u64| Some(number.to_le_bytes().to_vec());
+        assert_eq!(parsed("18446744073709551615", DType::Uint64), large(u64::MAX));
+        assert_eq!(parsed("9223372036854775809", DType::Uint64), large((1 << 63) + 1));
+        assert_eq!(parsed("-9223372036854775808", DType::Int64), large(1 << 63));
+        for (json, dtype) in [
+            ("18446744073709551616", DType::Uint64),
+            ("9223372036854775808", DType::Int64),
+            ("-9223372036854775809", DType::Int64),
+        ] {
+            assert_eq!(parsed(json, dtype), None, "{json}");
+        }
         let mut bytes = [0u8; 12];
         fill(&mut bytes, &[1, 2, 3]);
         assert_eq!(bytes, [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3]);

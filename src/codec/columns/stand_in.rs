@@ -40,6 +40,9 @@ fn within_day(bytes: &[u8], ty: &DataType) -> bool {
     time < 86_400 * second
 }
 
+/// JSON makes floats of whole numbers from here on, which may lose digits.
+const LARGEST: f64 = 18_446_744_073_709_551_616.0;
+
 /// The bytes of a decimal, exact to the last digit with which the number is written.
 fn decimal(value: &Scalar, ty: &DataType) -> Option<Vec<u8>> {
     let (precision, scale) = match ty {
@@ -52,7 +55,9 @@ fn decimal(value: &Scalar, ty: &DataType) -> Option<Vec<u8>> {
     let text = match value {
         Scalar::Bool(value) => u8::from(*value).to_string(),
         Scalar::Int(value) => value.to_string(),
-        Scalar::Float(value) if value.is_finite() => value.to_string(),
+        Scalar::Uint(value) => value.to_string(),
+        Scalar::Float(value) if value.abs() < LARGEST => value.to_string(),
+        Scalar::Text(text) if is_plain(text) => text.clone(),
         Scalar::Float(_) | Scalar::Text(_) => return None,
     };
     let (sign, digits) = text.strip_prefix('-').map_or(("", text.as_str()), |digits| ("-", digits));
@@ -73,6 +78,14 @@ fn decimal(value: &Scalar, ty: &DataType) -> Option<Vec<u8>> {
         DataType::Decimal128(..) => unscaled.to_i128()?.to_le_bytes().to_vec(),
         _ => unscaled.to_le_bytes().to_vec(),
     })
+}
+
+/// Returns true for digits with one sign in front and one point among them at most.
+fn is_plain(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    !whole.is_empty() && text.len() <= 100 && are_digits(whole) && are_digits(fraction)
 }
 
 /// `array` with `value`, the bytes of one value of its type, where `nulls` has nulls.
@@ -111,7 +124,14 @@ mod tests {
         assert_eq!(unscaled(Scalar::Int(12_100), 2, -3), None);
         assert_eq!(unscaled(Scalar::Float(f64::NAN), 5, 2), None);
         assert_eq!(unscaled(Scalar::Bool(true), 5, 2), Some(100));
-        assert_eq!(unscaled(Scalar::Text("1".into()), 5, 2), None);
+        let text = |text: &str, precision, scale| unscaled(Scalar::Text(text.into()), precision, scale);
+        assert_eq!(text("-1.5", 5, 2), Some(-150));
+        assert_eq!(text("100000000000000000000000000000000001", 38, 0), Some(10_i128.pow(35) + 1));
+        for wrong in ["", "-", ".5", "1e3", "+1", "1.2.3", "--1", "nan", "1 "] {
+            assert_eq!(text(wrong, 38, 2), None, "{wrong}");
+        }
+        assert_eq!(unscaled(Scalar::Uint(u64::MAX), 38, 0), Some(u64::MAX.into()));
+        assert_eq!(unscaled(Scalar::Float(1e20), 38, 0), None, "what was written is not known");
         let minus = Scalar::Int(-1);
         assert_eq!(of(&minus, &DataType::Decimal32(9, 0)), Some(vec![255; 4]));
         assert_eq!(of(&minus, &DataType::Decimal64(18, 0)), Some(vec![255; 8]));

@@ -26,6 +26,8 @@ struct Vectors<'a> {
     sizes: &'a Int32Array,
     indices: (Offsets, ArrayRef),
     values: (Offsets, ArrayRef),
+    /// The lists of both, for their nulls.
+    lists: [&'a ArrayRef; 2],
 }
 
 /// One vector.
@@ -43,14 +45,14 @@ impl<'a> Vectors<'a> {
         let of = array.as_struct_opt().ok_or("no struct, where the schema promises a vector of Spark")?;
         let column = |name: &str| of.column_by_name(name).ok_or_else(|| format!("the vector has no member {name}"));
         let wrong = |name: &str| format!("the vector's member {name} is of another type");
-        let list = |name: &str| items(column(name)?);
         let kinds = column("type")?.as_primitive_opt::<Int8Type>().ok_or_else(|| wrong("type"))?;
         let sizes = column("size")?.as_primitive_opt::<Int32Type>().ok_or_else(|| wrong("size"))?;
-        let (indices, values) = (list("indices")?, list("values")?);
+        let lists = [column("indices")?, column("values")?];
+        let (indices, values) = (items(lists[0])?, items(lists[1])?);
         if indices.1.as_primitive_opt::<Int32Type>().is_none() || values.1.as_primitive_opt::<Float64Type>().is_none() {
             return Err(wrong("values"));
         }
-        Ok(Self { array, kinds, sizes, indices, values })
+        Ok(Self { array, kinds, sizes, indices, values, lists })
     }
 
     fn numbers(&self) -> &Float64Array {
@@ -62,7 +64,11 @@ impl<'a> Vectors<'a> {
     }
 
     fn get(&self, row: usize) -> Vector {
-        if self.array.is_null(row) || self.kinds.is_null(row) {
+        let [indices, values] = self.lists.map(|list| list.is_null(row));
+        if self.array.is_null(row) || self.kinds.is_null(row) || values {
+            return Vector::Null;
+        }
+        if indices && self.kinds.value(row) == SPARSE {
             return Vector::Null;
         }
         let range = |(offsets, _): &(Offsets, ArrayRef)| offsets.at(row)..offsets.at(row + 1);
@@ -72,16 +78,26 @@ impl<'a> Vectors<'a> {
         }
         match (self.kinds.value(row), self.sizes.is_valid(row).then(|| self.sizes.value(row))) {
             (DENSE, _) => Vector::Dense(values),
-            (SPARSE, Some(size)) if size >= 0 && indices.len() == values.len() => {
-                // Checked to be at least zero.
-                let size = size as usize;
-                let inside = |at: usize| {
-                    self.places().is_valid(at) && usize::try_from(self.places().value(at)).is_ok_and(|at| at < size)
-                };
-                if indices.clone().all(inside) { Vector::Sparse(size, indices, values) } else { Vector::Broken }
+            (SPARSE, Some(size)) if indices.len() == values.len() && self.is_ascending(indices.clone(), size) => {
+                // Ascending from zero up to it.
+                Vector::Sparse(usize::try_from(size).unwrap_or(0), indices, values)
             }
             _ => Vector::Broken,
         }
+    }
+
+    /// Returns true if the indices at `places` ascend strictly, as Spark demands, from zero or more to less than `size`.
+    fn is_ascending(&self, places: Range<usize>, size: i32) -> bool {
+        let indices = self.places();
+        let mut least = 0;
+        size >= 0
+            && places.into_iter().all(|at| {
+                let index = indices.value(at);
+                let fits = indices.is_valid(at) && (least..size).contains(&index);
+                // Below the size, so there is a next number.
+                least = if fits { index + 1 } else { least };
+                fits
+            })
     }
 }
 
@@ -260,4 +276,52 @@ fn finish(
         NullPlan::Error => part.bad.extend(some(nulls).map(|rows| bad(rows, Cause::Null))),
     }
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ListArray, StructArray};
+    use arrow::datatypes::{DataType, Field};
+
+    use super::*;
+
+    #[test]
+    fn vectors_without_values_are_null_and_their_indices_ascend() {
+        type Row = (i8, Option<i32>, Option<&'static [i32]>, Option<&'static [f64]>);
+        let rows: [Row; 7] = [
+            (DENSE, None, None, Some(&[1.0, 2.0, 3.0])),
+            (DENSE, None, None, None),
+            (SPARSE, Some(3), None, None),
+            (SPARSE, Some(3), None, Some(&[])),
+            (SPARSE, Some(3), Some(&[0, 2]), Some(&[1.0, 2.0])),
+            (SPARSE, Some(3), Some(&[1, 1]), Some(&[1.0, 2.0])),
+            (SPARSE, Some(3), Some(&[2, 0]), Some(&[1.0, 2.0])),
+        ];
+        let items = |at: fn(&Row) -> Option<Vec<Option<i32>>>| {
+            ListArray::from_iter_primitive::<Int32Type, _, _>(rows.iter().map(at))
+        };
+        let indices = items(|row| row.2.map(|found| found.iter().copied().map(Some).collect()));
+        let values = rows.iter().map(|row| row.3.map(|found| found.iter().copied().map(Some).collect::<Vec<_>>()));
+        let values = ListArray::from_iter_primitive::<Float64Type, _, _>(values);
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("type", Arc::new(Int8Array::from_iter_values(rows.iter().map(|row| row.0)))),
+            ("size", Arc::new(Int32Array::from_iter(rows.iter().map(|row| row.1)))),
+            ("indices", Arc::new(indices)),
+            ("values", Arc::new(values)),
+        ];
+        let fields = columns.iter().map(|(name, array)| Field::new(*name, DataType::clone(array.data_type()), true));
+        let fields: Vec<_> = fields.collect();
+        let arrays = columns.into_iter().map(|(_, array)| array).collect();
+        let array: ArrayRef = Arc::new(StructArray::new(fields.into(), arrays, None));
+
+        let vectors = Vectors::of(&array).unwrap();
+        let found = (0..rows.len()).map(|row| match vectors.get(row) {
+            Vector::Null => "null".to_owned(),
+            Vector::Broken => "broken".to_owned(),
+            Vector::Dense(values) => format!("dense {values:?}"),
+            Vector::Sparse(size, indices, values) => format!("sparse {size} {indices:?} {values:?}"),
+        });
+        let expected = ["dense 0..3", "null", "null", "null", "sparse 3 0..2 3..5", "broken", "broken"];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
 }

@@ -25,6 +25,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
 use super::disk::{Disk, DiskClaim};
+use super::lease::{Lease, Leases};
 use super::{Committed, DiskQuotas, Mode, Record, WriteId, columns, same_columns};
 use crate::dataset::{DatasetWriter, WriterOptions, Written};
 use crate::error::{Error, Place, Result};
@@ -49,6 +50,7 @@ pub(super) struct Directory {
     options: WriterOptions,
     disk: Arc<Disk>,
     files: Arc<dyn Files>,
+    leases: Leases,
     /// Negative control: a defect that must be noticed.
     #[cfg(test)]
     planted: model::Planted,
@@ -157,6 +159,7 @@ impl Directory {
             options,
             disk: Disk::new(disk),
             files,
+            leases: Leases::default(),
             #[cfg(test)]
             planted: model::Planted::default(),
             _lock: lock,
@@ -217,6 +220,11 @@ impl Directory {
         // Anything else there was not written here, and is not shown.
         let path = self.version(dataset).ok()??;
         self.files.is_directory(&path).then(|| shown(&path).to_string_lossy().into_owned())
+    }
+
+    /// A lease of the version at `url`.
+    pub(super) fn lease(&self, url: &str) -> Arc<Lease> {
+        self.leases.take(url)
     }
 
     /// A writer of attempt `number` of a write in `space`.
@@ -360,7 +368,8 @@ impl Directory {
         }
     }
 
-    /// Removes all versions in `versions` except those that are `kept`. The commit is made: leftovers do no harm.
+    /// Removes all versions in `versions` except those that are `kept`, and those that are read: a later commit removes them. The commit
+    /// is made: leftovers do no harm.
     fn forget(&self, versions: &Path, kept: &[Option<PathBuf>]) {
         let stays = |error: &dyn std::fmt::Display, directory: &Path| {
             let directory = shown(directory);
@@ -372,6 +381,7 @@ impl Directory {
         };
         for version in names.into_iter().map(|name| versions.join(name)) {
             if kept.iter().flatten().all(|kept| *kept != version)
+                && !self.leases.is_read(&shown(&version).to_string_lossy())
                 && let Err(error) = self.files.remove_directory(&version)
             {
                 stays(&error, &version);

@@ -14,6 +14,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::errors::ParquetError;
 
+use super::lease::{Lease, Leases};
 use super::{Committed, Mode, Record, WriteId, columns, same_columns};
 use crate::dataset::{FileWriter, Sink, WriterOptions};
 use crate::error::{Error, Result};
@@ -35,6 +36,7 @@ pub(super) struct Memory {
     shares: Mutex<HashMap<String, Weak<Share>>>,
     options: WriterOptions,
     datasets: Mutex<HashMap<String, Dataset>>,
+    leases: Leases,
 }
 
 /// The version that readers are sent to, and the one before it, for readers that have opened it.
@@ -42,6 +44,8 @@ pub(super) struct Memory {
 struct Dataset {
     current: Version,
     before: Option<Version>,
+    /// Earlier ones that were being read at the last commit.
+    read: Vec<Version>,
 }
 
 #[derive(Debug, Clone)]
@@ -228,7 +232,15 @@ impl Memory {
         let host = format!("put-{}", STORES.fetch_add(1, Ordering::Relaxed) + 1);
         crate::store::register_memory(&host, &store);
         let budget = Share::new(usize::try_from(limit).unwrap_or(usize::MAX), None);
-        Self { store, host, budget, shares: Mutex::default(), options, datasets: Mutex::default() }
+        Self {
+            store,
+            host,
+            budget,
+            shares: Mutex::default(),
+            options,
+            datasets: Mutex::default(),
+            leases: Leases::default(),
+        }
     }
 
     /// Bytes of the budget in use.
@@ -256,7 +268,16 @@ impl Memory {
 
     /// The URL that readers open.
     pub(super) fn url(&self, dataset: &str) -> Option<String> {
-        Some(format!("memory://{}/{}/", self.host, self.datasets().get(dataset)?.current.directory))
+        Some(self.url_of(&self.datasets().get(dataset)?.current))
+    }
+
+    fn url_of(&self, version: &Version) -> String {
+        format!("memory://{}/{}/", self.host, version.directory)
+    }
+
+    /// A lease of the version at `url`.
+    pub(super) fn lease(&self, url: &str) -> Arc<Lease> {
+        self.leases.take(url)
     }
 
     /// A writer of an attempt of a write in `space`.
@@ -310,12 +331,20 @@ impl Memory {
         let forgotten = {
             let mut datasets = self.datasets();
             let old = datasets.remove(write.dataset());
-            let (before, forgotten) = old.map_or((None, None), |old| (Some(old.current), old.before));
-            datasets.insert(write.dataset().to_owned(), Dataset { current: version, before });
+            let (before, past) = match old {
+                Some(Dataset { current, before, mut read }) => {
+                    read.extend(before);
+                    (Some(current), read)
+                }
+                None => (None, Vec::new()),
+            };
+            let is_read = |version: &Version| self.leases.is_read(&self.url_of(version));
+            let (read, forgotten) = past.into_iter().partition::<Vec<_>, _>(is_read);
+            datasets.insert(write.dataset().to_owned(), Dataset { current: version, before, read });
             forgotten
         };
-        if let Some(forgotten) = forgotten {
-            self.remove(&forgotten).await;
+        for forgotten in &forgotten {
+            self.remove(forgotten).await;
         }
         Ok(committed)
     }
@@ -323,7 +352,7 @@ impl Memory {
     /// Removes the dataset and gives its bytes back; false if there was none.
     pub(super) async fn drop_dataset(&self, dataset: &str) -> bool {
         let Some(gone) = self.datasets().remove(dataset) else { return false };
-        for version in [Some(gone.current), gone.before].iter().flatten() {
+        for version in [Some(gone.current), gone.before].iter().flatten().chain(&gone.read) {
             self.remove(version).await;
         }
         true

@@ -13,6 +13,7 @@ mod attempt;
 mod directory;
 mod disk;
 pub(crate) mod ipc;
+mod lease;
 mod levels;
 mod memory;
 mod shrinking;
@@ -22,9 +23,12 @@ mod write_ledger;
 use serde::{Deserialize, Serialize};
 
 pub use disk::DiskQuotas;
+pub(crate) use lease::Lease;
+pub(crate) use staging::Version;
 pub use staging::{Staging, StagingOptions};
 
 use crate::error::{Error, Result};
+use crate::schema::extension;
 
 /// Longest name of a dataset, and longest id of a write.
 const MAX_NAME: usize = 128;
@@ -131,10 +135,11 @@ pub struct Committed {
     pub files: u64,
 }
 
-/// The columns, for comparing: name, type and nullability of each.
+/// The columns, for comparing: name, type, nullability and extension types of each.
 fn columns(schema: &arrow::datatypes::Schema) -> Vec<String> {
     let column = |field: &std::sync::Arc<arrow::datatypes::Field>| {
-        format!("{} {}{}", field.name(), field.data_type(), if field.is_nullable() { "?" } else { "" })
+        let nullable = if field.is_nullable() { "?" } else { "" };
+        format!("{} {}{nullable}{}", field.name(), field.data_type(), extension::extensions(field))
     };
     schema.fields().iter().map(column).collect()
 }
@@ -145,6 +150,9 @@ struct Record {
     /// Commits that made it and those before it, the newest last.
     commits: Vec<(String, Committed)>,
     columns: Vec<String>,
+    /// Whether the columns have their extension types: records of earlier releases have not.
+    #[serde(default)]
+    knows_extensions: bool,
     /// Counts commits, so that later files sort after earlier ones.
     version: u64,
 }
@@ -153,6 +161,15 @@ struct Record {
 const REMEMBERED: usize = 1000;
 
 impl Record {
+    /// Returns true if its columns are `columns`, as far as it knows them.
+    fn has(&self, columns: &[String]) -> bool {
+        let is = |(known, column): (&String, &String)| match column.strip_prefix(known.as_str()) {
+            Some(rest) => rest.is_empty() || !self.knows_extensions && extension::are(rest),
+            None => false,
+        };
+        self.columns.len() == columns.len() && self.columns.iter().zip(columns).all(is)
+    }
+
     /// The answer to commit `id`, if it was made.
     fn answer(&self, id: &str) -> Option<Committed> {
         self.commits.iter().rev().find(|(known, _)| known == id).map(|(_, committed)| *committed)
@@ -174,7 +191,7 @@ impl Record {
                 let problem = format!("dataset {dataset:?} exists; commit with replace or append to change it");
                 return Err(Error::config("mode", problem));
             }
-            (Some(old), Mode::Append) if old.columns != columns => {
+            (Some(old), Mode::Append) if !old.has(columns) => {
                 return Err(Error::Mismatch {
                     what: format!("columns of dataset {dataset:?} and of what is appended"),
                     expected: old.columns.join(", "),
@@ -187,6 +204,7 @@ impl Record {
         };
         record.version += 1;
         record.columns = columns.to_vec();
+        record.knows_extensions = true;
         record.commits.push((once.to_owned(), committed));
         let forgotten = record.commits.len().saturating_sub(REMEMBERED);
         record.commits.drain(..forgotten);

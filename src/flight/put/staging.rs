@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Buffers, Busy, Running};
+use super::lease::Lease;
 use super::write_ledger::{Commit, WriteLedger, over};
 use super::{Committed, DiskQuotas, Mode, Staged, Token, WriteId, directory, memory};
 use crate::dataset::WriterOptions;
@@ -320,7 +321,7 @@ impl Staging {
     }
 
     /// The address of the version of a dataset that was committed last, for [`Dataset::open`](crate::dataset::Dataset::open); None
-    /// if there is none. The version before it can be read until the next commit.
+    /// if there is none. The version before it can be read until the next commit, and longer by streams of this server that have begun.
     pub fn url(&self, dataset: &str) -> Option<String> {
         // Names become parts of paths.
         self.url_of(&WriteId::new(dataset, "x").ok()?)
@@ -334,6 +335,16 @@ impl Staging {
         }
     }
 
+    /// The version of the dataset of `name` that was committed last, and a lease of it.
+    pub(crate) fn version_of(&self, name: &WriteId) -> Option<Version> {
+        let url = self.url_of(name)?;
+        let lease = match &self.inner.target {
+            Target::Directory(directory) => directory.lease(&url),
+            Target::Memory(memory) => memory.lease(&url),
+        };
+        Some(Version { dataset: name.dataset().to_owned(), url, lease })
+    }
+
     /// Bytes of the memory budget in use; 0 for a directory.
     pub fn memory_used(&self) -> u64 {
         match &self.inner.target {
@@ -341,6 +352,17 @@ impl Staging {
             Target::Memory(memory) => memory.used(),
         }
     }
+}
+
+/// A version of a written dataset.
+#[derive(Debug, Clone)]
+pub(crate) struct Version {
+    /// The dataset's name on this server.
+    pub(crate) dataset: String,
+    /// Its address. Its files never change.
+    pub(crate) url: String,
+    /// Given to who opens it.
+    pub(crate) lease: Arc<Lease>,
 }
 
 /// Checks the options that staged files do not support.

@@ -132,6 +132,7 @@ impl Put {
 
     fn directory(&self, files: &Arc<CrashingFiles>) -> Directory {
         Directory {
+            leases: Leases::default(),
             root: PathBuf::from("/"),
             hidden: Path::new("/").join(HIDDEN),
             pins: Default::default(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::auth::{Tenant, is_name};
 use crate::error::{Error, Result};
-use crate::flight::put::{COMMON, Staging, WriteId};
+use crate::flight::put::{COMMON, Staging, Version, WriteId};
 
 /// Separates a space from a gang's name; no tenant's name contains it.
 const OF_GANG: char = '/';
@@ -119,7 +119,8 @@ impl Space {
     pub(crate) fn told(&self, error: Error) -> Error {
         let Self::Own(space) = self else { return error };
         let (of_gang, of_dataset) = (format!("gang {space}{OF_GANG}"), format!("{}@", space.replace(':', "@")));
-        let own = |text: String| bare(&text.replace(&of_gang, "gang "), &of_dataset);
+        let quoted = format!("gang \"{space}{OF_GANG}");
+        let own = |text: String| bare(&text.replace(&of_gang, "gang ").replace(&quoted, "gang \""), &of_dataset);
         match error {
             Error::Fenced { gang, generation, why } => {
                 let gang = gang.strip_prefix(&**space).and_then(|gang| gang.strip_prefix(OF_GANG)).unwrap_or(&gang);
@@ -145,9 +146,15 @@ impl Space {
         staging.url_of(&self.write(dataset, "x").ok()?)
     }
 
-    /// As [`own`](Self::own), falling back to the common space, which all may read.
-    pub(crate) fn url(&self, staging: &Staging, dataset: &str) -> Option<String> {
-        self.own(staging, dataset).or_else(|| staging.url(dataset))
+    /// Returns true if a dataset called `dataset` was written, in this space or in the common one, which all may read.
+    pub(crate) fn has(&self, staging: &Staging, dataset: &str) -> bool {
+        self.own(staging, dataset).is_some() || staging.url(dataset).is_some()
+    }
+
+    /// Returns the newest version of what [`has`](Self::has) finds, its own first.
+    pub(crate) fn version(&self, staging: &Staging, dataset: &str) -> Option<Version> {
+        let own = self.write(dataset, "x").ok().and_then(|name| staging.version_of(&name));
+        own.or_else(|| staging.version_of(&WriteId::new(dataset, "x").ok()?))
     }
 }
 
@@ -182,6 +189,8 @@ mod tests {
         };
         let told = space.told(mismatch("lab/g", "lab@x")).to_string();
         assert_eq!(told, mismatch("g", "x").to_string());
+        let unknown = Error::NotFound { what: format!("gang {:?}", "lab/g"), hint: String::new() };
+        assert!(matches!(space.told(unknown), Error::NotFound { what, .. } if what == "gang \"g\""));
         for (space, dataset) in [(Space::Whole, "lab@x"), (Space::Common, "lab@x"), (Space::named("b"), "lab@x")] {
             assert_eq!(space.told(mismatch("lab/g", dataset)).to_string(), mismatch("lab/g", dataset).to_string());
         }

@@ -1,4 +1,7 @@
 //! Open datasets by the options they were opened with: streams that ask for the same share one.
+//!
+//! Files of a directory change, and are looked at from time to time. Those of a version of a written dataset never do: whoever asks gets the
+//! newest version at once, except ranks of a job whose other ranks have begun with the version before.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,8 +12,10 @@ use tokio::time::Instant;
 use super::catalogue::Patience;
 use super::once::Once;
 use super::openings::{Door, Slot};
+use super::ranks::{Given, Ranks};
 use super::turns::Turns;
 use crate::error::{Error, Result};
+use crate::flight::put::{Lease, Version};
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::wire::{Columns, schema_message};
 use crate::manifest::Fingerprint;
@@ -146,7 +151,7 @@ impl Source for Stored {
 }
 
 /// An entry of the cache.
-pub(crate) trait Source {
+pub(crate) trait Source: Send + Sync + 'static {
     /// Returns the identity of its data.
     fn fingerprint(&self) -> Fingerprint;
 
@@ -160,9 +165,23 @@ pub(crate) trait Source {
 /// The request that an entry answers.
 #[derive(Debug, PartialEq, Eq)]
 struct Key {
-    urls: Vec<String>,
+    /// The name of a written dataset, whose addresses are left out of the options: all its versions have one key.
+    written: Option<String>,
     /// All options and the hidden columns, as JSON.
     options: String,
+}
+
+/// A request for an open dataset.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked<'a> {
+    /// Options of the stream, with the addresses of the data.
+    pub(crate) options: LoaderOptions,
+    /// Columns that the dataset hides.
+    pub(crate) hidden: &'a HiddenColumns,
+    /// The newest version, if the dataset was written here.
+    pub(crate) version: Option<Version>,
+    /// The ranks that begin to read it, if any do.
+    pub(crate) ranks: Option<Ranks>,
 }
 
 /// One opening of a dataset.
@@ -171,6 +190,11 @@ struct Entry<T> {
     key: Arc<Key>,
     /// Number of this opening among those of its key; a new one follows each change of the files.
     number: u64,
+    urls: Vec<String>,
+    /// Keeps the version of a written dataset while it is read.
+    lease: Option<Arc<Lease>>,
+    /// The ranks to which it was given.
+    given: Mutex<Given>,
     slot: Slot<Arc<T>>,
     /// Time when it was last known to be current. Locked during a check.
     looked: tokio::sync::Mutex<Instant>,
@@ -205,34 +229,52 @@ impl<T: Source> DatasetCache<T> {
     ///
     /// With a `fingerprint` it returns the data of that fingerprint, if open: a stream that has begun with them resumes with them. A
     /// new stream gets the data that others read just now, unless the catalogue was replaced since they were looked at, or those that the
-    /// `patience` lasts for, so that ranks that begin together have one plan; else the data as they are now.
+    /// `patience` lasts for, so that ranks that begin together have one plan; else the data as they are now. Of a written dataset it gets
+    /// the newest version, unless it is a rank that others of its world wait for: they have begun with the version before, and read it, or
+    /// got it within the `patience`.
     ///
     /// # Errors
     /// Those of [`Door::open`]; [`Error::Limit`] if too much of what the tenant, or all, have open is in use.
     pub(crate) async fn get<F>(
         &self,
         door: Door<'_>,
-        (mut options, hidden): (LoaderOptions, &HiddenColumns),
+        Asked { mut options, hidden, version, ranks }: Asked<'_>,
         fingerprint: Option<Fingerprint>,
         patience: Patience,
         open: impl Fn(LoaderOptions) -> F,
     ) -> Result<Arc<T>>
     where
-        T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         // The ticket determines the world; the server's environment is irrelevant.
         (options.rank, options.world_size) = (Some(0), Some(1));
+        let urls = if version.is_some() { std::mem::take(&mut options.urls) } else { options.urls.clone() };
         let json =
             serde_json::to_string(&(&options, hidden)).map_err(|error| Error::config("options", error.to_string()))?;
-        let key = Arc::new(Key { urls: options.urls.clone(), options: json });
+        let key = Arc::new(Key { written: version.as_ref().map(|version| version.dataset.clone()), options: json });
         if let Some(found) = fingerprint.and_then(|fingerprint| self.known(&key, fingerprint)) {
             return Ok(found);
         }
+        let lease = version.map(|version| version.lease);
         loop {
-            let entry = self.newest(&key);
+            let entry = self.newest(&key, (&urls, &lease));
+            if lease.is_some()
+                && entry.urls != urls
+                && (fingerprint.is_some() || !ranks.is_some_and(|ranks| entry.is_awaiting(ranks, patience)))
+            {
+                self.renew(&entry, (&urls, &lease));
+                continue;
+            }
+            options.urls.clone_from(&entry.urls);
             let found =
                 door.open(&entry.slot, options.clone(), &open, |opened| self.admit(door.tenant, opened)).await?;
+            if let Some(ranks) = ranks {
+                entry.given.lock().unwrap_or_else(PoisonError::into_inner).add(ranks, Instant::now());
+            }
+            if let Some(lease) = &entry.lease {
+                lease.keep_for(found);
+                return Ok(Arc::clone(found));
+            }
             let mut looked = entry.looked.lock().await;
             // A stream resumes with data that are not open: perhaps they are newer than these.
             let (patience, used) = match fingerprint {
@@ -255,7 +297,7 @@ impl<T: Source> DatasetCache<T> {
                 *looked = Instant::now();
                 return Ok(Arc::clone(found));
             }
-            self.renew(&entry);
+            self.renew(&entry, (&urls, &None));
         }
     }
 
@@ -323,18 +365,18 @@ impl<T: Source> DatasetCache<T> {
     }
 
     /// Returns the newest entry of `key`, adding one if there is none.
-    fn newest(&self, key: &Arc<Key>) -> Arc<Entry<T>> {
+    fn newest(&self, key: &Arc<Key>, at: At<'_>) -> Arc<Entry<T>> {
         let mut entries = self.lock();
         let of_key = entries.iter().enumerate().filter(|(_, entry)| entry.key == *key);
         let newest = of_key.max_by_key(|(_, entry)| entry.number).map(|(at, _)| at);
-        newest.and_then(|at| used(&mut entries, at)).unwrap_or_else(|| add(&mut entries, Entry::new(key, 0)))
+        newest.and_then(|at| used(&mut entries, at)).unwrap_or_else(|| add(&mut entries, Entry::new(key, 0, at)))
     }
 
     /// Adds a newer entry than `old`, unless there is one already.
-    fn renew(&self, old: &Entry<T>) {
+    fn renew(&self, old: &Entry<T>, at: At<'_>) {
         let mut entries = self.lock();
         if entries.iter().all(|entry| entry.key != old.key || entry.number <= old.number) {
-            add(&mut entries, Entry::new(&old.key, old.number + 1));
+            add(&mut entries, Entry::new(&old.key, old.number + 1, at));
         }
     }
 
@@ -343,9 +385,9 @@ impl<T: Source> DatasetCache<T> {
         self.lock().retain(|entry| entry.slot.get().is_none_or(|found| !Arc::ptr_eq(found, offer)));
     }
 
-    /// Forgets everything at `url`, which is gone.
-    pub(crate) fn forget_at(&self, url: &str) {
-        self.lock().retain(|entry| entry.key.urls.iter().all(|known| known != url));
+    /// Forgets all versions of the written `dataset`, which is gone.
+    pub(crate) fn forget_written(&self, dataset: &str) {
+        self.lock().retain(|entry| entry.key.written.as_deref() != Some(dataset));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Arc<Entry<T>>>> {
@@ -353,6 +395,9 @@ impl<T: Source> DatasetCache<T> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Where an entry has its data, and what keeps them there.
+type At<'a> = (&'a [String], &'a Option<Arc<Lease>>);
 
 /// Moves entry `at` to the end: it was used last.
 fn used<T>(entries: &mut VecDeque<Arc<Entry<T>>>, at: usize) -> Option<Arc<Entry<T>>> {
@@ -376,13 +421,29 @@ fn add<T>(entries: &mut VecDeque<Arc<Entry<T>>>, entry: Entry<T>) -> Arc<Entry<T
 }
 
 impl<T> Entry<T> {
-    fn new(key: &Arc<Key>, number: u64) -> Self {
-        Self { key: Arc::clone(key), number, slot: Slot::default(), looked: tokio::sync::Mutex::new(Instant::now()) }
+    fn new(key: &Arc<Key>, number: u64, (urls, lease): At<'_>) -> Self {
+        Self {
+            key: Arc::clone(key),
+            number,
+            urls: urls.to_vec(),
+            lease: lease.clone(),
+            given: Mutex::default(),
+            slot: Slot::default(),
+            looked: tokio::sync::Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Returns true if other ranks of the world of `ranks` have begun with it, but not these, and go on with it.
+    fn is_awaiting(&self, ranks: Ranks, patience: Patience) -> bool {
+        let is_read = self.slot.get().is_some_and(|found| Arc::strong_count(found) > 1);
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        given.lacks(ranks) && (is_read || given.last().is_some_and(|last| patience.lasts(last)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
     use super::super::catalogue::{Catalogue, Current};
@@ -427,6 +488,12 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
+    /// A request for files that were not written here.
+    fn of(options: LoaderOptions) -> Asked<'static> {
+        static NOTHING: LazyLock<HiddenColumns> = LazyLock::new(HiddenColumns::default);
+        Asked { options, hidden: &NOTHING, version: None, ranks: None }
+    }
+
     async fn get(opened: &DatasetCache<Data>, files: &Arc<Files>, fingerprint: Option<u8>) -> (Arc<Data>, u8) {
         get_of(opened, files, fingerprint, minute()).await
     }
@@ -446,7 +513,7 @@ mod tests {
                 Ok(Data(files, now))
             }
         };
-        let asked = (LoaderOptions::default(), &HiddenColumns::default());
+        let asked = of(LoaderOptions::default());
         let (tenant, (openings, claims)) = (Tenant::anonymous(), means());
         let door = openings.door(&tenant, &claims);
         let found = opened.get(door, asked, fingerprint.map(data), patience, open).await.unwrap();
@@ -549,7 +616,7 @@ mod tests {
                 let files = Arc::clone(&files);
                 async { Ok(Data(files, 0)) }
             };
-            let asked = (LoaderOptions { seed, ..LoaderOptions::default() }, &HiddenColumns::default());
+            let asked = of(LoaderOptions { seed, ..LoaderOptions::default() });
             let (openings, claims) = means();
             opened.get(openings.door(&Tenant::anonymous(), &claims), asked, None, minute(), open).await.unwrap();
         }
@@ -570,10 +637,58 @@ mod tests {
         assert_eq!(opened.lock().len(), KEPT);
     }
 
+    /// The open version of a written dataset for `rank` of 2, at `version` by now.
+    async fn written(opened: &DatasetCache<Data>, version: u8, rank: u32, fingerprint: Option<u8>) -> (Arc<Data>, u8) {
+        let open = |options: LoaderOptions| async move {
+            let version = options.urls[0].parse().unwrap();
+            Ok(Data(Arc::default(), version))
+        };
+        let of_dataset =
+            Version { dataset: "d".to_owned(), url: version.to_string(), lease: Arc::new(Lease::default()) };
+        let options = LoaderOptions { urls: vec![version.to_string()], ..LoaderOptions::default() };
+        let asked =
+            Asked { version: Some(of_dataset), ranks: Some(Ranks { world: 2, rank: Some(rank) }), ..of(options) };
+        let (tenant, (openings, claims)) = (Tenant::anonymous(), means());
+        let door = openings.door(&tenant, &claims);
+        let found = opened.get(door, asked, fingerprint.map(data), minute(), open).await.unwrap();
+        let version = found.1;
+        (found, version)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ranks_of_a_job_read_one_version_of_a_written_dataset() {
+        let opened = DatasetCache::new(u64::MAX);
+        let (first, _) = written(&opened, 1, 0, None).await;
+        tokio::time::advance(10 * MINUTE).await;
+        let (second, version) = written(&opened, 2, 1, None).await;
+        assert_eq!(version, 1, "its other rank reads it");
+        assert_eq!(written(&opened, 2, 0, None).await.1, 2, "another job");
+        assert_eq!(written(&opened, 3, 1, None).await.1, 2, "which has one version too");
+        assert_eq!(written(&opened, 3, 1, None).await.1, 3);
+        for rank in 0..2 {
+            assert_eq!(written(&opened, 3, rank, Some(1)).await.1, 1, "who has begun goes on");
+        }
+        drop((first, second));
+        assert_eq!(written(&opened, 3, 0, Some(9)).await.1, 3, "nobody has it open: the newest tells so");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_ended_holds_nobody_to_its_version() {
+        let opened = DatasetCache::new(u64::MAX);
+        drop(written(&opened, 1, 0, None).await);
+        assert_eq!(written(&opened, 2, 1, None).await.1, 1, "it may be about to begin");
+        let opened = DatasetCache::new(u64::MAX);
+        drop(written(&opened, 1, 0, None).await);
+        tokio::time::advance(2 * MINUTE).await;
+        assert_eq!(written(&opened, 2, 1, None).await.1, 2);
+        opened.forget_written("d");
+        assert!(opened.lock().is_empty());
+    }
+
     /// Opens `seed` of `bytes` bytes for `tenant`.
     async fn open(opened: &DatasetCache<Data>, tenant: &str, seed: u64, bytes: u64) -> Result<Arc<Data>> {
         let files = Arc::new(Files { bytes: AtomicU64::new(bytes), ..Files::default() });
-        let asked = (LoaderOptions { seed, ..LoaderOptions::default() }, &HiddenColumns::default());
+        let asked = of(LoaderOptions { seed, ..LoaderOptions::default() });
         let (tenant, (openings, claims)) = (Tenant::new(tenant).unwrap(), means());
         let open = |_| {
             let files = Arc::clone(&files);

@@ -9,6 +9,7 @@ pub(crate) mod once;
 pub(crate) mod openings;
 pub(crate) mod options;
 pub(crate) mod pictures;
+pub(crate) mod ranks;
 #[cfg(feature = "cli")]
 pub(crate) mod schema;
 pub(crate) mod turns;

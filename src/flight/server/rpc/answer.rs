@@ -160,7 +160,7 @@ impl Core {
         match &self.staging {
             Some(staging)
                 if missing
-                    && self.config.spaces.of(tenant).url(staging, dataset).is_none()
+                    && !self.config.spaces.of(tenant).has(staging, dataset)
                     && self.config.catalogue.get().get(dataset).is_err() =>
             {
                 let hint = "it was dropped while it was read".to_owned();

@@ -16,16 +16,17 @@ use crate::error::{Error, Result};
 use crate::flight::client::{Local, StreamInfo};
 use crate::flight::gang::wire::Caller;
 use crate::flight::gang::{Reading, Registry};
-use crate::flight::put::Staging;
+use crate::flight::put::{Staging, Version};
 use crate::flight::request::{StoredRows, StreamRequest, TAIL};
 use crate::flight::server::access::auth::{Denied, Tenant};
 use crate::flight::server::access::key::TICKET_LIFE;
 use crate::flight::server::access::space::Space;
 use crate::flight::server::catalog::catalogue::Patience;
 use crate::flight::server::catalog::config::Config;
-use crate::flight::server::catalog::dataset_cache::{DatasetCache, OpenDataset};
+use crate::flight::server::catalog::dataset_cache::{Asked, DatasetCache, OpenDataset};
 use crate::flight::server::catalog::entry::{ClientLimits, Entry};
 use crate::flight::server::catalog::openings::Openings;
+use crate::flight::server::catalog::ranks::Ranks;
 use crate::flight::server::ops::strips::Strips;
 use crate::flight::server::stream::hangup::Hangups;
 use crate::flight::server::stream::live::LiveStreams;
@@ -157,16 +158,23 @@ impl Core {
         Ok(Caller { gang: self.config.spaces.of(tenant).gang(&caller.gang)?, ..caller.clone() })
     }
 
-    /// Resolves the options of `asked`, and the columns that the dataset hides.
-    fn options(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<(LoaderOptions, HiddenColumns)> {
+    /// Resolves the options of `asked`, the columns that the dataset hides, and its newest version if it was written here.
+    fn options(
+        &self,
+        tenant: &Tenant,
+        asked: &StreamRequest,
+    ) -> Result<(LoaderOptions, HiddenColumns, Option<Version>)> {
         let catalogue = self.config.catalogue.get();
         let written;
+        let mut version = None;
         let entry = match (catalogue.get(&asked.dataset), &self.staging) {
             (Ok(entry), _) => entry,
             (Err(unknown), None) => return Err(unknown),
             (Err(unknown), Some(staging)) => {
-                let url = self.config.spaces.of(tenant).url(staging, &asked.dataset).ok_or(unknown)?;
-                written = Entry::new(&asked.dataset, vec![url], Map::new(), ClientLimits::default())?;
+                let newest = self.config.spaces.of(tenant).version(staging, &asked.dataset).ok_or(unknown)?;
+                let urls = vec![newest.url.clone()];
+                version = Some(newest);
+                written = Entry::new(&asked.dataset, urls, Map::new(), ClientLimits::default())?;
                 &written
             }
         };
@@ -189,7 +197,7 @@ impl Core {
         if let Some(global) = options.global_batch_size {
             entry.check_global_batch(global, asked.world_size)?;
         }
-        Ok((options, hidden))
+        Ok((options, hidden, version))
     }
 
     /// Returns how long files that were checked count as unchanged.
@@ -206,12 +214,15 @@ impl Core {
         if private { PRIVATE } else { dataset }
     }
 
-    pub(super) async fn offer(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<Arc<OpenDataset>> {
-        let (options, hidden) = self.options(tenant, asked)?;
+    /// Returns the open dataset of `asked`. One that `begins` is a rank that reads it, or all ranks; others only look.
+    pub(super) async fn offer(&self, tenant: &Tenant, asked: &StreamRequest, begins: bool) -> Result<Arc<OpenDataset>> {
+        let (options, hidden, version) = self.options(tenant, asked)?;
+        let ranks = begins.then_some(Ranks { world: asked.world_size, rank: asked.rank });
         let claims = self.streams.claims();
         let open = |options| OpenDataset::open(options, hidden.clone(), claims.budget());
         let door = self.openings.door(tenant, claims);
-        self.opened.get(door, (options, &hidden), asked.fingerprint, self.patience(), open).await
+        let request = Asked { options, hidden: &hidden, version, ranks };
+        self.opened.get(door, request, asked.fingerprint, self.patience(), open).await
     }
 
     pub(super) async fn stored(
@@ -221,13 +232,16 @@ impl Core {
         rows: &StoredRows,
     ) -> Result<Arc<Stored>> {
         rows::check(rows)?;
-        let (options, hidden) = self.options(tenant, asked)?;
+        let (options, hidden, version) = self.options(tenant, asked)?;
+        // Parts are read like ranks.
+        let ranks = Some(Ranks { world: rows.parts, rank: rows.part });
         let open = |options: LoaderOptions| {
             let hidden = hidden.clone();
             async move { Stored::hiding(&options, &hidden).await }
         };
         let door = self.openings.door(tenant, self.streams.claims());
-        self.tables.get(door, (options, &hidden), asked.fingerprint, self.patience(), open).await
+        let request = Asked { options, hidden: &hidden, version, ranks };
+        self.tables.get(door, request, asked.fingerprint, self.patience(), open).await
     }
 
     /// Describes the stream of `asked`, with a ticket for its rank, or one for each rank. Takes `room` before the answer is made.
@@ -253,7 +267,7 @@ impl Core {
             // A gang that resumes continues with the same files, although newer ones may exist.
             asked.fingerprint = self.gangs.resumed(&self.caller(tenant, caller)?);
         }
-        let offer = self.offer(tenant, &asked).await?;
+        let offer = self.offer(tenant, &asked, true).await?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
         let reading = Reading::new(&asked.dataset, offer.fingerprint, plan.spec());
         if let Some(caller) = &asked.gang {
@@ -373,13 +387,13 @@ impl Core {
             let stored = self.stored(tenant, asked, rows).await?;
             return Ok((Arc::clone(stored.schema()), schema_message(stored.schema()).len()));
         }
-        let offer = self.offer(tenant, asked).await?;
+        let offer = self.offer(tenant, asked, false).await?;
         Ok((Arc::clone(offer.columns.arrow()), offer.schema_bytes))
     }
 
     /// Returns the state of a loader at the position of `asked`.
     pub(crate) async fn state(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<State> {
-        let offer = self.offer(tenant, asked).await?;
+        let offer = self.offer(tenant, asked, false).await?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
         let state = State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step);
         state.step_in(&plan)?;
@@ -388,17 +402,17 @@ impl Core {
 
     /// Removes a dataset that was written here; false if there was none.
     pub(crate) async fn drop_dataset(&self, staging: &Staging, space: &Space, dataset: &str) -> Result<bool> {
-        let url = space.own(staging, dataset);
-        if url.is_none() && self.config.catalogue.get().get(dataset).is_ok() {
+        if space.own(staging, dataset).is_none() && self.config.catalogue.get().get(dataset).is_ok() {
             let problem =
                 format!("{dataset} is of the server's catalogue and was not written to it: its files are its owner's");
             return Err(Error::config("dataset", problem));
         }
-        let dropped = staging.drop_of(space.write(dataset, "drop")?).await?;
-        if let Some(url) = url {
+        let name = space.write(dataset, "drop")?;
+        let dropped = staging.drop_of(name.clone()).await?;
+        if dropped {
             // A dataset written later under the same name is another one.
-            self.opened.forget_at(&url);
-            self.tables.forget_at(&url);
+            self.opened.forget_written(name.dataset());
+            self.tables.forget_written(name.dataset());
         }
         // The name of one in a space of its own is no label, and may be that of another dataset.
         if dropped && !matches!(space, Space::Own(_)) && self.config.catalogue.get().get(dataset).is_err() {

@@ -348,7 +348,9 @@ mod tests {
         let service = service_until(directory.path(), &["d"], draining);
         let asked = StreamRequest { rows: Some(StoredRows { part: Some(0), parts: 1 }), ..StreamRequest::all("d") };
         let ticket = tickets(&service, &asked).await.remove(0);
-        service.0.tables.forget_at(directory.path().join("d.parquet").to_str().unwrap());
+        let rows = asked.rows.clone().unwrap();
+        let opened_before = service.0.stored(&Tenant::anonymous(), &asked, &rows).await.unwrap();
+        service.0.tables.forget(&opened_before);
         let claims = service.0.streams.claims();
         let _others = claims.claim(&Tenant::anonymous(), claims.budget() - (1 << 20)).await.unwrap();
         let drains = async {

@@ -75,7 +75,7 @@ impl Core {
         (outgoing, hangup): (u64, Option<Hangup>),
     ) -> Result<Flow> {
         let asked = &ticket.asked;
-        let offer = self.offer(tenant, asked).await?;
+        let offer = self.offer(tenant, asked, true).await?;
         same_data(ticket, offer.fingerprint)?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
         let reading = Reading::new(&asked.dataset, offer.fingerprint, plan.spec());
