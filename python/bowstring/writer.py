@@ -52,7 +52,8 @@ class DatasetWriter:
     :param rows_per_group: most rows of a row group (65,536).
     :param group_bytes: bytes of a row group, as stored (32 MiB).
     :param rows_per_file: rows of a file.
-    :param file_bytes: bytes of a file, as stored (512 MiB).
+    :param file_bytes: bytes of a file, as stored (512 MiB). Pages that are not full count uncompressed, here and in
+        ``group_bytes``, so less than a few MiB are reached early if the values shrink.
     :param compression: ``zstd`` or ``("zstd", level)``, ``snappy``, ``lz4``, ``none``. Encoded cells are never compressed again.
     :param overwrite: replace a dataset of bowstring at ``path``.
     :param overwrite_foreign: with ``overwrite``, delete any other content of ``path`` too.

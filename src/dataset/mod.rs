@@ -91,7 +91,7 @@ pub use write::{Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 #[cfg(feature = "flight")]
 pub(crate) use write::{FileWriter, Sink, decoded_column};
 #[cfg(feature = "convert")]
-pub(crate) use write::{Finished, holds_nanoseconds};
+pub(crate) use write::{Finished, lacking};
 
 use crate::error::{Error, Place, Result};
 #[cfg(feature = "flight")]

@@ -9,7 +9,7 @@ use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, Int64Array, LargeStringArray, ListBuilder, RecordBatch,
     StringArray, StringViewArray, StringViewBuilder, UInt8Builder,
 };
-use arrow::datatypes::{DataType, Field, Int64Type, IntervalUnit, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Fields, Int64Type, IntervalUnit, Schema, SchemaRef, UnionMode};
 use bowstring::codec::npy::{Npy, NpyDecoder, write_npz};
 use bowstring::dataset::petastorm::{FieldCodec, SparkType, Unischema, UnischemaField};
 use bowstring::dataset::{Compression, DatasetWriter, Limits, OpenOptions, SCHEMA_KEY, WriterOptions, Written};
@@ -331,6 +331,49 @@ fn intervals_that_parquet_does_not_have_are_refused_by_column_and_type() {
         assert!(matches!(error, Error::Unsupported { .. }) && said.contains("column \"lasts\" of type"), "{said}");
         assert!(said.contains(&data_type.to_string()), "{said}");
         assert_eq!(names(directory.path()), Vec::<String>::new(), "nothing is on the disk");
+    }
+}
+
+#[test]
+fn types_that_parquet_does_not_have_are_refused_by_column() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("new/d");
+    let member = Arc::new(Field::new("n", DataType::Int64, true));
+    let fields = [(0, Arc::clone(&member)), (1, Arc::new(Field::new("s", DataType::Utf8, true)))];
+    let union = DataType::Union(fields.into_iter().collect(), UnionMode::Sparse);
+    let empty = DataType::Struct(Fields::empty());
+    let list = |kind: &DataType| DataType::List(Arc::new(Field::new("item", kind.clone(), true)));
+    let within = |kind: &DataType| {
+        DataType::Struct(vec![Arc::clone(&member), Arc::new(Field::new("x", kind.clone(), true))].into())
+    };
+    for kind in [union, empty] {
+        for data_type in [kind.clone(), list(&kind), within(&kind), list(&within(&list(&kind)))] {
+            let fields = vec![Field::new("id", DataType::Int64, false), Field::new("either", data_type, true)];
+            let error =
+                DatasetWriter::create(&path, Arc::new(Schema::new(fields)), WriterOptions::default()).unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, Error::Unsupported { .. }) && said.contains("column \"either\" of type"), "{said}");
+            assert_eq!(names(directory.path()), Vec::<String>::new(), "nothing is on the disk");
+        }
+    }
+}
+
+#[test]
+fn small_row_groups_and_files_are_as_small_as_they_should_be_however_the_rows_come() {
+    let directory = tempfile::tempdir().unwrap();
+    let (rows, options) = (100_000, WriterOptions { compression: Compression::None, ..WriterOptions::default() });
+    let options = WriterOptions { plain: vec!["id".to_owned()], ..options };
+    for (number, batch) in [rows, 1000, 7].into_iter().enumerate() {
+        let batches: Vec<_> =
+            (0..rows).step_by(batch).map(|at| ids(at as i64..(at + batch).min(rows) as i64)).collect();
+        // 800 kB in all.
+        let path = directory.path().join(format!("files{number}"));
+        let written = write(&path, &batches, WriterOptions { file_bytes: 200_000, ..options.clone() }).unwrap();
+        assert_eq!(written.rows, rows as u64);
+        assert!((3..=5).contains(&written.files), "batches of {batch}: {written:?}");
+        let path = directory.path().join(format!("groups{number}"));
+        let written = write(&path, &batches, WriterOptions { group_bytes: 100_000, ..options.clone() }).unwrap();
+        assert!((6..=10).contains(&written.row_groups), "batches of {batch}: {written:?}");
     }
 }
 

@@ -19,7 +19,7 @@ use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Batches, Opening, Shard, Source, slices};
 use crate::convert::types::{is_binary, item};
 use crate::convert::values::{cells, sample};
-use crate::dataset::{Compression, Dataset, DatasetWriter, Finished, OpenOptions, WriterOptions, holds_nanoseconds};
+use crate::dataset::{Compression, Dataset, DatasetWriter, Finished, OpenOptions, WriterOptions, lacking};
 use crate::error::{Error, Place, Result};
 use crate::schema::Codec;
 
@@ -217,10 +217,11 @@ pub(crate) fn sink(
 
 /// Checks that the Parquet writer supports the types.
 fn check(schema: &SchemaRef) -> Result<()> {
-    // The writer would say so with the first rows only.
-    if let Some(field) = schema.fields().iter().find(|field| holds_nanoseconds(field.data_type())) {
-        let hint = "its intervals have no nanoseconds; choose columns with --columns, or another type with --schema";
-        return Err(refused(Format::Parquet, field, hint));
+    for field in schema.fields() {
+        if let Some(lacking) = lacking(field.data_type()) {
+            let hint = format!("{}; choose columns with --columns, or another type with --schema", lacking.why);
+            return Err(refused(Format::Parquet, field, &hint));
+        }
     }
     parquet::arrow::ArrowSchemaConverter::new().convert(schema).map(drop).map_err(|error| {
         let field = schema.fields().iter().find(|field| {

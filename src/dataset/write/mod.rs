@@ -1,7 +1,7 @@
 //! The native writer: Arrow batches to plain Parquet with a JSON schema in every footer, published at once or not at all.
 //!
 //! ```text
-//!   batches ─► plain types ─► pieces of 4 MiB ─► row groups ─► files ─┐ hidden directory
+//!   batches ─► plain types ─► pieces ─► row groups ─► files ─┐ hidden directory
 //!                                                                     └─ flush ─ _SUCCESS ─ rename ─► destination
 //! ```
 //! Cells of fields that carry [`Stored`](crate::schema::Stored) are encoded already, and stay as they are. With
@@ -42,8 +42,10 @@ use staging::Staging;
 /// [`Stored`](crate::schema::Stored) or null.
 pub const SCHEMA_KEY: &str = "bowstring.schema.v1";
 
-/// Bytes that go to the encoder at once: pages and row groups can be ended between two pieces only.
+/// Bytes that go to the encoder at once, at most: pages, row groups and files can be ended between two pieces only.
 const PIECE: usize = 4 << 20;
+/// Pieces of a row group and of a file, at least, so that they are larger than they should be by a part of that at most.
+const PIECES: usize = 8;
 
 /// Size of the dataset that was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -135,11 +137,11 @@ impl DatasetWriter {
         let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
         let properties = options.check(&schema)?;
         // Types that Parquet does not have are found before anything is on the disk.
-        if let Some(field) = schema.fields().iter().find(|field| holds_nanoseconds(field.data_type())) {
-            return Err(Error::unsupported(
-                format!("writing column {:?} of type {} as Parquet", field.name(), field.data_type()),
-                "its intervals have no nanoseconds; store them as a duration, a text, or three columns of integers",
-            ));
+        for field in schema.fields() {
+            if let Some(Lacking { why, instead }) = lacking(field.data_type()) {
+                let what = format!("writing column {:?} of type {} as Parquet", field.name(), field.data_type());
+                return Err(Error::unsupported(what, format!("{why}; {instead}")));
+            }
         }
         FileWriter::new(io::sink(), Arc::clone(&schema), properties.clone()).map_err(|error| refused(path, error))?;
         let replace = Replace { overwrite: options.overwrite, foreign: options.overwrite_foreign };
@@ -162,7 +164,7 @@ impl DatasetWriter {
         self.agree(batch)?;
         let rows = batch.num_rows();
         let bytes: usize = batch.columns().iter().map(bytes).sum();
-        let step = (PIECE / (bytes / rows.max(1)).max(1)).max(1);
+        let step = (self.piece_bytes() / (bytes / rows.max(1)).max(1)).max(1);
         let mut at = 0;
         while at < rows {
             let mut len = step.min(rows - at);
@@ -311,6 +313,15 @@ impl DatasetWriter {
         Ok(())
     }
 
+    /// Bytes of a piece, however the rows are given.
+    fn piece_bytes(&self) -> usize {
+        let file = match self.options.rows_per_file {
+            Some(_) => usize::MAX,
+            None => usize::try_from(self.options.file_bytes).unwrap_or(usize::MAX),
+        };
+        PIECE.min(self.options.group_bytes.min(file) / PIECES)
+    }
+
     /// Writes a piece of at most a few megabytes that fits the open file.
     fn piece(&mut self, piece: &RecordBatch) -> Result<()> {
         let mut columns = Vec::with_capacity(piece.num_columns());
@@ -433,21 +444,37 @@ fn bytes(array: &ArrayRef) -> usize {
     }
 }
 
-/// Returns true if there are intervals of months, days and nanoseconds at any depth. Parquet's have milliseconds, and the writer says so with the
-/// first rows only.
-pub(crate) fn holds_nanoseconds(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Interval(IntervalUnit::MonthDayNano) => true,
+/// Values that Parquet does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lacking {
+    pub(crate) why: &'static str,
+    /// What its user may do.
+    instead: &'static str,
+}
+
+/// What of `data_type`, at any depth, Parquet does not have. Of intervals, its writer says so with the first rows only; of empty structs, without
+/// the name of a column; and unions make it panic.
+pub(crate) fn lacking(data_type: &DataType) -> Option<Lacking> {
+    let (why, instead) = match data_type {
+        DataType::Interval(IntervalUnit::MonthDayNano) => {
+            ("its intervals have no nanoseconds", "store them as a duration, a text, or three columns of integers")
+        }
+        DataType::Union(..) => ("it has no unions", "store a column for each of their types, or a text"),
+        DataType::Struct(fields) if fields.is_empty() => {
+            ("it has no structs without fields", "leave the column out, or give the struct a field")
+        }
+        DataType::Struct(fields) => return fields.iter().find_map(|field| lacking(field.data_type())),
         DataType::List(field)
         | DataType::LargeList(field)
         | DataType::ListView(field)
         | DataType::LargeListView(field)
         | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => holds_nanoseconds(field.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| holds_nanoseconds(field.data_type())),
-        DataType::Dictionary(_, values) => holds_nanoseconds(values),
-        _ => false,
-    }
+        | DataType::RunEndEncoded(_, field)
+        | DataType::Map(field, _) => return lacking(field.data_type()),
+        DataType::Dictionary(_, values) => return lacking(values),
+        _ => return None,
+    };
+    Some(Lacking { why, instead })
 }
 
 /// The type that every reader of Parquet makes of such values: views and large strings and bytes are plain ones.

@@ -24,7 +24,8 @@ pub struct WriterOptions {
     pub group_bytes: usize,
     /// Rows of a file, exactly but for the last file. Default: as `file_bytes` says.
     pub rows_per_file: Option<usize>,
-    /// Bytes of a file, as stored: the next one starts when they are reached. Default 512 MiB.
+    /// Bytes of a file, as stored: the next one starts when they are reached. Default 512 MiB. Pages that are not full count uncompressed, so that
+    /// row groups and files of less than a few MiB end earlier than they should if their values shrink.
     pub file_bytes: u64,
     /// Compression of all columns except those whose cells are encoded already: arrays and images.
     pub compression: Compression,
