@@ -9,6 +9,8 @@ use arrow::datatypes::{DataType, Field};
 use arrow::error::ArrowError;
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, Result};
+
 /// The directory name that stands for null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
@@ -33,6 +35,27 @@ pub(crate) fn values(path: &str) -> Values {
     let Some((directories, _)) = path.rsplit_once('/') else { return Vec::new() };
     let pairs = directories.split('/').filter_map(|part| part.split_once('=')).filter(|(key, _)| !key.is_empty());
     pairs.map(|(key, value)| (unescape(key), (value != NULL).then(|| unescape(value)))).collect()
+}
+
+/// As [`values`], of a file of a dataset.
+///
+/// # Errors
+/// [`Error::Mismatch`] if its directories give one column two values: either would be a guess.
+pub(crate) fn agreed(path: &str) -> Result<Values> {
+    let values = values(path);
+    for (at, (key, value)) in values.iter().enumerate() {
+        let earlier = values.iter().take(at).find(|(earlier, _)| earlier == key);
+        if let Some((_, earlier)) = earlier.filter(|(_, earlier)| earlier != value) {
+            let shown = |value: &Option<Arc<str>>| value.as_deref().unwrap_or(NULL).to_owned();
+            return Err(Error::Mismatch {
+                what: format!("partition column {key:?} in the directories of file {path}"),
+                expected: shown(earlier),
+                found: shown(value),
+                hint: "one of them is wrong; rename it, or set partitioning to \"none\"".to_owned(),
+            });
+        }
+    }
+    Ok(values)
 }
 
 /// Undoes `%41`; an invalid escape stays as it is, and so does text that would not be UTF-8.
@@ -111,7 +134,11 @@ fn integer(text: &str) -> Option<i64> {
 }
 
 /// A column of `rows` equal values.
-pub(crate) fn constant(value: Option<&str>, data_type: &DataType, rows: usize) -> Result<ArrayRef, ArrowError> {
+pub(crate) fn constant(
+    value: Option<&str>,
+    data_type: &DataType,
+    rows: usize,
+) -> std::result::Result<ArrayRef, ArrowError> {
     match (value, data_type) {
         (Some(value), DataType::Int64) => {
             let value = integer(value)
@@ -172,6 +199,19 @@ mod tests {
         }
         let missing: Vec<Values> = ["a=1/x", "y"].map(values).to_vec();
         assert_eq!(super::fields(missing.iter(), false), [Field::new("a", DataType::Int64, true)]);
+    }
+
+    #[test]
+    fn directories_that_give_a_column_two_values_are_an_error_that_names_file_and_column() {
+        for path in ["k=1/k=2/b.parquet", "k=1/d/k=__HIVE_DEFAULT_PARTITION__/b.parquet", "k=1/j=1/k=01/b.parquet"] {
+            let error = agreed(path).unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            let said = error.to_string();
+            assert!(said.contains("\"k\"") && said.contains(path), "{said}");
+        }
+        for path in ["k=1/k=1/b.parquet", "k=1/K=2/b.parquet", "k=1/j=2/k.parquet", "k=2=1/b.parquet"] {
+            assert_eq!(agreed(path).unwrap(), values(path), "{path}");
+        }
     }
 
     #[test]

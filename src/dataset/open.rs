@@ -220,7 +220,9 @@ impl Dataset {
         let names = footers.iter().map(|footer| footer.object.name());
         let partitions = match (&table, options.partitioning) {
             (Some(table), _) => table.partition_values(),
-            (None, Partitioning::Hive | Partitioning::Dates) => names.map(|name| hive::values(name)).collect(),
+            (None, Partitioning::Hive | Partitioning::Dates) => {
+                names.map(|name| hive::agreed(name)).collect::<Result<_>>()?
+            }
             (None, Partitioning::None) => vec![hive::Values::new(); footers.len()],
         };
         let columns = table.as_ref().map(|table| table.columns().clone());

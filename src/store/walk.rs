@@ -4,7 +4,7 @@
 //! the time of opening them from an index. The result is the same, to the entity tag, which reads are held against.
 
 use std::collections::HashMap;
-use std::fs::{DirEntry, File, Metadata, ReadDir};
+use std::fs::{DirEntry, File, FileType, Metadata, ReadDir};
 use std::io::{Error as IoError, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path as FsPath, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -42,6 +42,8 @@ enum Way {
     Linked(Path),
     /// It is a link to this, where nothing is.
     Nowhere(PathBuf),
+    /// It is no file, but this: a pipe, a socket, a device.
+    Other(&'static str),
     /// The name is one of a file that is being written, but the file is whole.
     Staged,
 }
@@ -108,12 +110,13 @@ impl<'a> Ways<'a> {
     ///
     /// # Errors
     /// [`Error::Config`] naming both ways to one that a link led to, if there is another, and for a [staged](is_staged) name;
-    /// [`Error::Store`] for a link to nothing: its rows would be missing.
+    /// [`Error::Store`] for a link to nothing, and for what is no file: rows would be missing.
     pub(super) fn take(&mut self, Met { meta, way }: &Met, accept: &impl Fn(&str) -> bool) -> Result<()> {
         let real = match way {
             Way::Plain => return Ok(()),
             Way::Linked(real) => real,
             Way::Nowhere(target) => return Err(nowhere(FsPath::new(&format!("/{}", meta.location)), target)),
+            Way::Other(kind) => return Err(no_file(FsPath::new(&format!("/{}", meta.location)), kind)),
             Way::Staged => return Err(staged(&format!("/{}", meta.location))),
         };
         let found = real.prefix_matches(self.base) && accept(below(self.base, real));
@@ -180,7 +183,12 @@ fn each(root: PathBuf, visit: &mut dyn FnMut(Met) -> bool) -> Result<()> {
                     return Ok(());
                 }
             }
-            Ok((Look::Other, _)) => {}
+            Ok((Look::Other(kind, found), _)) => {
+                let meta = object(&entry.path(), &found)?;
+                if !visit(Met { meta, way: Way::Other(kind) }) {
+                    return Ok(());
+                }
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(failed("look up", &entry.path(), error)),
         }
@@ -193,8 +201,8 @@ enum Look {
     File(Metadata),
     /// A link to what is not there, and what is known of the link.
     Nowhere(PathBuf, Metadata),
-    /// A pipe, a socket.
-    Other,
+    /// A pipe, a socket, a device.
+    Other(&'static str, Metadata),
 }
 
 /// Kind of the entry, and whether it is a link that leads there.
@@ -219,9 +227,26 @@ fn look(entry: &DirEntry) -> Result<(Look, bool), IoError> {
     let found = match meta.file_type() {
         kind if kind.is_dir() => Look::Directory,
         kind if kind.is_file() => Look::File(meta),
-        _ => Look::Other,
+        kind => Look::Other(named(kind), meta),
     };
     Ok((found, link))
+}
+
+/// The name of a `kind` that is neither a file nor a directory.
+fn named(kind: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt as _;
+        if kind.is_fifo() {
+            return "a named pipe";
+        }
+        if kind.is_socket() {
+            return "a socket";
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = kind;
+    "a device"
 }
 
 /// Returns true if a path could not be followed because nothing is there.
@@ -234,6 +259,14 @@ fn nowhere(path: &FsPath, target: &FsPath) -> Error {
     let problem = format!(
         "it is a link to {}, where nothing is, and its rows would be missing; fetch what it leads to, or remove the link",
         target.display()
+    );
+    failed("look up", path, problem)
+}
+
+/// The error for what is no file at `path`, a name of data.
+fn no_file(path: &FsPath, kind: &str) -> Error {
+    let problem = format!(
+        "it is {kind}, of which no rows can be read, and they would be missing; remove it, or hide it by a name that begins with a dot"
     );
     failed("look up", path, problem)
 }
@@ -314,6 +347,7 @@ fn is_whole(path: &FsPath, meta: &Metadata) -> bool {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
 
     use futures::TryStreamExt;
     use object_store::ObjectStore;
@@ -325,7 +359,9 @@ mod tests {
         let mut found = Vec::new();
         let mut walk = Walk::below(&Path::from_absolute_path(root).unwrap());
         while let Some(some) = walk.next().await? {
-            found.extend(some.into_iter().filter(|met| !matches!(met.way, Way::Nowhere(_))).map(|met| met.meta));
+            found.extend(
+                some.into_iter().filter(|met| !matches!(met.way, Way::Nowhere(_) | Way::Other(_))).map(|met| met.meta),
+            );
         }
         found.sort_by(|a, b| a.location.cmp(&b.location));
         Ok(found)
@@ -458,6 +494,42 @@ mod tests {
         }
         fs::rename(root.join("data/part#7"), root.join("data/part#7.txt")).unwrap();
         ways().unwrap();
+    }
+
+    #[test]
+    fn what_is_no_file_under_a_name_of_data_is_an_error_that_says_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let base = Path::from_absolute_path(&root).unwrap();
+        let accept = |name: &str| name.ends_with(".parquet");
+        let ways = || {
+            let (mut ways, mut outcome) = (Ways::new(&base), Ok(()));
+            each(root.clone(), &mut |met| {
+                if accept(below(&base, &met.meta.location)) {
+                    outcome = ways.take(&met, &accept);
+                }
+                outcome.is_ok()
+            })?;
+            outcome
+        };
+        let _socket = UnixListener::bind(root.join("socket")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(root.join("pipe")).status().unwrap().success());
+        ways().unwrap();
+        let refused = |kind: &str| {
+            let error = ways().unwrap_err();
+            let said = error.chain();
+            assert!(
+                matches!(error, Error::Store { .. }) && said.contains("x.parquet") && said.contains(kind),
+                "{said}"
+            );
+            fs::remove_file(root.join("x.parquet")).unwrap();
+        };
+        for (target, kind) in [("socket", "a socket"), ("pipe", "a named pipe"), ("/dev/null", "a device")] {
+            symlink(target, root.join("x.parquet")).unwrap();
+            refused(kind);
+        }
+        fs::rename(root.join("pipe"), root.join("x.parquet")).unwrap();
+        refused("a named pipe");
     }
 
     #[tokio::test]

@@ -83,6 +83,10 @@ impl Found {
     /// Describes the file at `path` under the name `name`.
     pub(crate) fn at(path: &Path, name: &str) -> Result<Self> {
         let metadata = fs::metadata(path).map_err(|error| missing(path, error))?;
+        if !metadata.is_file() && !metadata.is_dir() {
+            // Opening a pipe waits for whoever writes to it.
+            return Err(failed("open", path, "it is no regular file"));
+        }
         let place = Where::Local(path.to_owned(), state(&metadata));
         Ok(Self { place, name: name.into(), bytes: metadata.len(), stamp: stamp(&metadata) })
     }

@@ -300,10 +300,15 @@ fn descend(
 /// Returns true for a file, or a link to one; false also for what is gone.
 ///
 /// # Errors
-/// `Store` for what cannot be looked at. The rows behind a link to nothing would be missing.
+/// `Store` for what cannot be looked at, and for a pipe, a socket or a device. Their rows, and those behind a link to nothing, would be missing.
 fn is_file(path: &Path) -> Result<bool> {
     match fs::metadata(path) {
-        Ok(metadata) => Ok(metadata.is_file()),
+        Ok(metadata) if metadata.is_file() => Ok(true),
+        Ok(_) => Err(failed(
+            "look up",
+            path,
+            "it is no regular file; remove it, or hide it by a name that begins with a dot",
+        )),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             let Ok(target) = fs::read_link(path) else { return Ok(false) };
             let problem = format!(
@@ -374,6 +379,21 @@ mod tests {
             let pattern = format!("{root}/a.{}", if format == Format::Csv { "[c]sv" } else { "[t]ar" });
             assert_eq!(list(&pattern, format).unwrap(), 1);
             std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_by_a_name_of_data_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a.csv"), "x").unwrap();
+        for (name, is_data) in [("notes.md", false), ("b.csv", true)] {
+            assert!(std::process::Command::new("mkfifo").arg(directory.path().join(name)).status().unwrap().success());
+            let listing = Listing::open(directory.path().to_str().unwrap(), &BTreeMap::new(), 1 << 20).unwrap();
+            match listing.list(&Limits::default(), &|name| Format::of_name(name) == Some(Format::Csv)) {
+                Ok(found) => assert!(found.len() == 1 && !is_data, "{name}"),
+                Err(error) => assert!(is_data && error.chain().contains(name), "{}", error.chain()),
+            }
         }
     }
 }

@@ -32,12 +32,12 @@ impl Here {
             _ => Error::Store { operation: "open".to_owned(), url: shown.clone(), source: error.into() },
         };
         let path = std::path::absolute(path).map_err(failed)?;
-        let file = fs::File::open(&path).map_err(failed)?;
-        let found = file.metadata().map_err(failed)?;
-        if !found.is_file() {
+        // Before it is opened: opening a pipe waits for whoever writes to it.
+        if !fs::metadata(&path).map_err(failed)?.is_file() {
             return Err(Error::config("urls", format!("{shown} is no regular file; give the address of one file")));
         }
-        let stamp = Stamp::of_file(&found);
+        let file = fs::File::open(&path).map_err(failed)?;
+        let stamp = Stamp::of_file(&file.metadata().map_err(failed)?);
         Ok((Self::Own(file, path), stamp))
     }
 
@@ -82,6 +82,28 @@ impl Here {
                 bytes.truncate(read);
                 Ok(bytes.into())
             }
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("x.parquet");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [pipe.as_path(), Path::new("/dev/null"), folder.path()] {
+            let (sender, opened) = mpsc::channel();
+            let path = path.to_owned();
+            std::thread::spawn(move || drop(sender.send(Here::open(&path))));
+            let error = opened.recv_timeout(Duration::from_secs(60)).unwrap().unwrap_err();
+            assert!(matches!(error, Error::Config { option: "urls", .. }), "{error}");
         }
     }
 }
