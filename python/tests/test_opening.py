@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
+import http.server
 import json
 import pathlib
 import random
+import threading
 
 import bowstring
 import numpy as np
@@ -95,3 +98,53 @@ def test_a_budget_that_a_later_epoch_exceeds_is_refused_when_the_loader_opens(tm
             found.append(str(error))
     assert found, "nothing is tested"
     assert all("one step of epoch" in one and "of epoch 0:" not in one for one in found)
+
+
+class _Unversioned(http.server.BaseHTTPRequestHandler):
+    """One file, by ranges, with an entity tag if there is one."""
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, content: bytes, etag: str | None, *arguments: object) -> None:
+        self.content, self.etag = content, etag
+        super().__init__(*arguments)  # type: ignore[arg-type]
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        first, last = 0, len(self.content) - 1
+        if given := self.headers.get("Range"):
+            start, end = given.removeprefix("bytes=").split("-")
+            first, last = (int(start), min(int(end or last), last)) if start else (len(self.content) - int(end), last)
+        self.send_response(206 if given else 200)
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.send_header("Accept-Ranges", "bytes")
+        if given:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(self.content)}")
+        if self.etag:
+            self.send_header("ETag", self.etag)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(self.content[first : last + 1])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("etag", [None, '"1"'])
+def test_a_web_server_that_tells_no_versions_is_warned_of_once(
+    etag: str | None, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": range(100_000)}), path, use_dictionary=False)
+    handler = functools.partial(_Unversioned, path.read_bytes(), etag)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_address[1]}"
+        with bowstring.Loader([f"{base}/{name}.parquet" for name in "ab"], batch_size=1000) as loader:
+            assert sum(1 for _ in loader) == 200
+        server.shutdown()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == (0 if etag else 1)
+    assert all("neither an entity tag nor a time" in said for said in warnings)

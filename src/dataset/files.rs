@@ -132,6 +132,13 @@ impl Files {
             Some(table) => read.map_err(|error| table.gone(error))?,
             None => read?,
         };
+        if let Some(footer) = footers.iter().find(|footer| !footer.object.stamp().tells_versions()) {
+            tracing::warn!(
+                "the store of {} tells neither an entity tag nor a time of it: if a file there is replaced by one of the same length while it \
+                 is read, rows of both are mixed and nobody is told",
+                footer.object.url()
+            );
+        }
         Ok(Self { listing, footers, cells, beside, table, cache })
     }
 }

@@ -27,7 +27,7 @@ use crate::schema::{DTYPE_KEY, STORED_KEY};
 #[cfg(feature = "cloud")]
 use crate::store::CredentialSource;
 use crate::store::cache::CachePlace;
-use crate::store::{Access, Found, Listing, MountSource};
+use crate::store::{Access, Found, Listing, MountSource, with_refusal};
 
 /// Files that are asked at once whether they have changed.
 const ASKED_AT_ONCE: usize = 16;
@@ -382,7 +382,7 @@ impl Dataset {
 pub(crate) async fn within<T>(limit: Duration, culprit: String, work: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done,
-        Err(_) => Err(Error::late("open", culprit, limit, limit)),
+        Err(_) => Err(Error::late("open", with_refusal(culprit, limit), limit, limit)),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::flight::client::Gang;
 use crate::pipeline::{BatchSource, ColumnKinds, Cursor, Ledger, LoaderOptions, Stats, WideInteger};
 use crate::plan::{BadRows, Certificate, Share, State};
 use crate::schema::{Dim, Field, Schema};
+use crate::store::with_refusal;
 use crate::tensor::{Batch, Next};
 use crate::trace::Root;
 
@@ -354,7 +355,7 @@ impl Loader {
         let (stage, culprit) = self.source.culprit();
         let (Share { rank, world }, (epoch, step)) = (self.share(), self.cursor.next_new());
         let culprit = format!("{culprit}; rank {rank} of {world}, epoch {epoch}, step {step}");
-        Error::late(stage, culprit, waited, self.timeout())
+        Error::late(stage, with_refusal(culprit, waited), waited, self.timeout())
     }
 
     /// The position after the last batch yielded: the same on every rank, and independent of the number of ranks.

@@ -16,6 +16,7 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::plan::{Listed, Share};
 use crate::schema::Schema;
+use crate::store::with_refusal;
 use crate::tensor::{Batch, Next};
 
 /// A row group, or a part of one.
@@ -168,7 +169,7 @@ impl RowGroups {
     pub fn timed_out(&self, waited: Duration) -> Error {
         let (stage, culprit) = self.engine.culprit();
         let culprit = format!("{culprit}; piece {} of {}", self.cursor.next_new().1, self.steps());
-        Error::late(stage, culprit, waited, self.timeout())
+        Error::late(stage, with_refusal(culprit, waited), waited, self.timeout())
     }
 
     /// Pieces of the current order.

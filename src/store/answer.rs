@@ -4,12 +4,18 @@ use std::error::Error;
 use std::iter;
 
 /// Prefix of these texts.
-const PREFIX: &str = "Server returned non-2xx status code: ";
+pub(in crate::store) const PREFIX: &str = "Server returned non-2xx status code: ";
 
 /// Status and body of the error answers among `error` and its causes, such as `503 Service Unavailable: <Error/>`.
 pub(in crate::store) fn answers<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = String> + 'a {
     iter::successors(Some(error), |error| (**error).source())
         .filter_map(|error| error.to_string().strip_prefix(PREFIX).map(str::to_owned))
+}
+
+/// Returns true if the same request may have another answer later: `501 Not Implemented` and `505 HTTP Version Not Supported` stay.
+#[cfg(feature = "cloud")]
+pub(in crate::store) fn passes(answer: &str) -> bool {
+    answer.starts_with("429") || answer.starts_with('5') && !answer.starts_with("501") && !answer.starts_with("505")
 }
 
 /// Returns true if the store does not let these credentials in.

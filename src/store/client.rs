@@ -1,5 +1,8 @@
 //! HTTP clients of object stores: a request that was never sent is sent again, and a store that has too many requests is known to.
 //!
+//! An answer that is none of HTTP comes from something that is no web server, or, where the store has answered before, from a connection that
+//! broke; such a request is repeated too.
+//!
 //! A peer may close a connection before a request is sent on it: it restarts, or it speaks another protocol. hyper calls such a request
 //! cancelled, a failure that `object_store` does not know and therefore never repeats. It does repeat a request that a busy store refuses,
 //! so that only this client sees these answers in time. Nor does it know conditions of the request that completes an upload in parts, or
@@ -10,14 +13,17 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use object_store::client::{
     ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
 use reqwest::header::{self, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode};
 
+use super::answer::PREFIX;
 use super::origins;
 use super::transport::{self, Redirects};
 
@@ -60,7 +66,7 @@ impl Connector {
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let inner = HttpClient::new(transport::client(options, self.redirects)?);
-        Ok(HttpClient::new(Client { origin: Arc::clone(&self.origin), inner }))
+        Ok(HttpClient::new(Client { origin: Arc::clone(&self.origin), inner, answered: AtomicBool::new(false) }))
     }
 }
 
@@ -68,7 +74,45 @@ impl HttpConnector for Connector {
 struct Client {
     origin: Arc<str>,
     inner: HttpClient,
+    /// True once a request had an answer.
+    answered: AtomicBool,
 }
+
+/// What answered the first request speaks another language than HTTP/1.
+#[derive(Debug)]
+struct NoWebServer(HttpError);
+
+impl fmt::Display for NoWebServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for NoWebServer {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()
+    }
+}
+
+/// The address of a server of bowstring, if `error` is that it answered a web request to `url` in HTTP/2, its only language.
+pub(super) fn meant(url: &str, error: &(dyn StdError + 'static)) -> Option<String> {
+    let at = url.strip_prefix("http://")?;
+    std::iter::successors(Some(error), |error| (**error).source())
+        .any(|error| error.is::<NoWebServer>())
+        .then(|| format!("grpc://{at}"))
+}
+
+/// An answer that says for good that the server cannot do this, in the words that `object_store` has for the end of its retries.
+#[derive(Debug)]
+struct Refusal(StatusCode, Bytes);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}{}: {}", self.0, String::from_utf8_lossy(&self.1))
+    }
+}
+
+impl StdError for Refusal {}
 
 #[async_trait]
 impl HttpService for Client {
@@ -80,13 +124,21 @@ impl HttpService for Client {
             request.headers_mut().insert(name, value);
         }
         let (is_conditional, lists) = (is_conditional(&request), is_list(&request));
-        let answer = self.inner.execute(request).await.map_err(classified)?;
-        if has_too_many(answer.status().as_u16()) {
+        let answer = self.inner.execute(request).await;
+        let answer = answer.map_err(|error| classified(error, self.answered.load(Ordering::Relaxed)))?;
+        self.answered.store(true, Ordering::Relaxed);
+        let status = answer.status();
+        if has_too_many(status.as_u16()) {
             origins::too_many(&self.origin);
         }
-        if is_conditional && answer.status() == StatusCode::NOT_IMPLEMENTED {
-            // Otherwise it would be sent again and again, as after other answers of 500 and above.
+        origins::answered(&self.origin, (status.is_server_error() || has_too_many(status.as_u16())).then_some(status));
+        // These would be sent again and again, as after other answers of 500 and above.
+        if is_conditional && status == StatusCode::NOT_IMPLEMENTED {
             return Err(HttpError::new(HttpErrorKind::Unknown, Unconditional));
+        }
+        if matches!(status, StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED) {
+            let body = answer.into_body().bytes().await?;
+            return Err(HttpError::new(HttpErrorKind::Unknown, Refusal(status, body)));
         }
         if !lists {
             return Ok(answer);
@@ -143,13 +195,26 @@ pub(super) fn has_too_many(status: u16) -> bool {
     matches!(status, 429 | 503)
 }
 
-/// `error`, of the kind that `object_store` repeats if the request was not sent.
-fn classified(error: HttpError) -> HttpError {
+/// `error`, of a kind that `object_store` repeats if the request was not sent, or if what came back was no answer of a store that has
+/// `answered` before.
+fn classified(error: HttpError, answered: bool) -> HttpError {
     let cause: &(dyn StdError + 'static) = &error;
-    let is_unsent = std::iter::successors(Some(cause), |error| (**error).source())
-        .filter_map(|error| error.downcast_ref::<hyper::Error>())
-        .any(hyper::Error::is_canceled);
-    if is_unsent { HttpError::new(HttpErrorKind::Request, error) } else { error }
+    let of_hyper = || {
+        std::iter::successors(Some(cause), |error| (**error).source())
+            .filter_map(|error| error.downcast_ref::<hyper::Error>())
+    };
+    if of_hyper().any(hyper::Error::is_canceled) {
+        return HttpError::new(HttpErrorKind::Request, error);
+    }
+    // Words that came before anything was asked, which hyper has no other name for.
+    let greets = |error: &hyper::Error| error.to_string().contains("received unexpected message from connection");
+    if answered && of_hyper().any(|error| error.is_parse() || greets(error)) {
+        return HttpError::new(HttpErrorKind::Interrupted, error);
+    }
+    if of_hyper().any(|error| greets(error) || error.to_string().contains("invalid HTTP version")) {
+        return HttpError::new(HttpErrorKind::Unknown, NoWebServer(error));
+    }
+    error
 }
 
 #[cfg(all(test, feature = "flight"))]
@@ -176,9 +241,9 @@ mod tests {
     async fn a_request_that_was_never_sent_is_one_to_repeat() {
         let error = cancelled().await;
         assert!(error.is_canceled(), "{error}");
-        let error = classified(HttpError::new(HttpErrorKind::Unknown, error));
+        let error = classified(HttpError::new(HttpErrorKind::Unknown, error), false);
         assert_eq!(error.kind(), HttpErrorKind::Request);
-        let other = classified(HttpError::new(HttpErrorKind::Unknown, io::Error::other("why")));
+        let other = classified(HttpError::new(HttpErrorKind::Unknown, io::Error::other("why")), true);
         assert_eq!(other.kind(), HttpErrorKind::Unknown);
     }
 
@@ -211,10 +276,10 @@ mod tests {
         assert!(ended.source().unwrap().is::<Unconditional>(), "{ended:?}");
         // Neither a part, nor the beginning of an upload, nor the end of one without a condition.
         for (method, query) in [(Method::PUT, "uploadId=1&partNumber=1"), (Method::POST, "uploads")] {
-            let answer = completing(condition.clone(), asked(method, query)).await.unwrap();
-            assert_eq!(answer.status(), 501);
+            let refused = completing(condition.clone(), asked(method, query)).await.unwrap_err();
+            assert!(refused.source().unwrap().is::<Refusal>(), "{refused:?}");
         }
-        assert_eq!(asked(Method::POST, "uploadId=1").await.unwrap().status(), 501);
+        assert!(asked(Method::POST, "uploadId=1").await.unwrap_err().source().unwrap().is::<Refusal>());
         assert_eq!(peer.join().unwrap(), [true, false, false, false]);
     }
 

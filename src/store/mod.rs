@@ -108,7 +108,7 @@ pub use object::{Object, Tail};
 pub use origins::OriginStats;
 #[cfg(feature = "flight")]
 pub(crate) use origins::requests;
-pub(crate) use origins::{Slowest, origins};
+pub(crate) use origins::{Slowest, origins, with_refusal};
 pub use own::{OwnEntry, OwnError, OwnFiles, OwnStore, OwnVersion};
 #[cfg(feature = "flight")]
 pub(crate) use percent::decoded;

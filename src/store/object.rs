@@ -20,7 +20,7 @@ use super::origins::{self, Late};
 use super::place::Place;
 use super::race::{Next, race};
 use super::stamp::Stamp;
-use super::unavailable::{PATIENCE, PAUSE, is_unavailable};
+use super::unavailable::{PATIENCE, PAUSE, is_unavailable, waiting};
 use crate::error::{Error, Result};
 
 /// Ranges of one read that are requested at once.
@@ -272,7 +272,7 @@ impl Object {
         let read = loop {
             match self.fetch_once(range.clone()).await {
                 Err(error) if is_unavailable(&error) && began.elapsed() < PATIENCE => {
-                    tracing::warn!("waiting for a store that is unavailable: {}", error.chain());
+                    waiting(&error);
                     tokio::time::sleep(PAUSE).await;
                 }
                 read => break read,

@@ -66,6 +66,8 @@ struct Counted {
     latency: Latency,
     hedge: Hedge,
     in_flight: u64,
+    /// The last answer, if it was that the store cannot answer now, and when it came.
+    refusal: Option<(Duration, String)>,
 }
 
 /// What is known of one origin.
@@ -146,9 +148,32 @@ impl Origins {
             latency: Latency::default(),
             hedge: Hedge::default(),
             in_flight: 0,
+            refusal: None,
         };
         let changed = change(all.entry(Arc::clone(&name)).or_insert_with(new), now);
         (name, changed)
+    }
+
+    #[cfg(feature = "cloud")]
+    fn answered(&self, origin: &Arc<str>, refusal: Option<impl fmt::Display>) {
+        match refusal {
+            Some(refusal) => {
+                self.with(origin, |counted, now| counted.refusal = Some((now, refusal.to_string())));
+            }
+            None => {
+                if let Some(counted) = self.lock().get_mut(origin) {
+                    counted.refusal = None;
+                }
+            }
+        }
+    }
+
+    /// The last refusal within `time` of a store that has not answered since.
+    fn refusal(&self, time: Duration) -> Option<String> {
+        let since = self.born.elapsed().saturating_sub(time);
+        let all = self.lock();
+        let refusals = all.values().filter_map(|counted| counted.refusal.as_ref()).filter(|(at, _)| *at >= since);
+        refusals.max_by_key(|(at, _)| *at).map(|(_, answer)| answer.clone())
     }
 
     fn begin(&self, origin: &Arc<str>) -> Arc<str> {
@@ -292,6 +317,21 @@ pub(super) fn too_many(prefix: &Arc<str>) {
     ALL.get().with(prefix, |counted, now| counted.hedge.too_many(now));
 }
 
+/// Notes that the store at `prefix` answered, and the answer if it was that it cannot answer now.
+#[cfg(feature = "cloud")]
+pub(super) fn answered(prefix: &Arc<str>, refusal: Option<impl fmt::Display>) {
+    ALL.get().answered(prefix, refusal);
+}
+
+/// `culprit`, which did not come within `waited`, with the last answer of a store that said meanwhile that it cannot answer now.
+pub(crate) fn with_refusal(culprit: impl fmt::Display, waited: Duration) -> String {
+    match ALL.get().refusal(waited) {
+        // Without the store's name, which may be another tenant's.
+        Some(answer) => format!("{culprit}; the last answer of a store is {answer}"),
+        None => culprit.to_string(),
+    }
+}
+
 impl Request {
     /// What becomes of it where it has waited for an answer so long.
     pub(super) fn late(&self, waited: Duration) -> Late {
@@ -353,6 +393,20 @@ mod tests {
         assert_eq!((store.at, store.outcomes), ("store", [("done", 4), ("failed", 1), ("abandoned", 0)]));
         assert_eq!((store.took.count(), disk.took.count()), (5, 0));
         assert_eq!((disk.at, disk.outcomes), ("disk", [("done", 0), ("failed", 0), ("abandoned", 1)]));
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn a_refusal_is_the_last_answer_until_there_is_another() {
+        let origins = Origins::default();
+        let (one, other) = ("s3://a/".into(), "s3://b/".into());
+        assert_eq!(origins.refusal(Duration::MAX), None);
+        origins.answered(&one, Some("429 Too Many Requests"));
+        origins.answered(&other, Some("503 Service Unavailable"));
+        assert_eq!(origins.refusal(Duration::MAX).unwrap(), "503 Service Unavailable");
+        assert_eq!(origins.refusal(Duration::ZERO), None, "it came before the wait");
+        origins.answered(&other, None::<&str>);
+        assert_eq!(origins.refusal(Duration::MAX).unwrap(), "429 Too Many Requests");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! A store under its address, and what it lists.
 
 use std::collections::BTreeSet;
-use std::error::Error as StdError;
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -69,16 +68,6 @@ pub(super) fn kept(text: &str) -> String {
     kept + &"%20".repeat(blanks)
 }
 
-/// The address of a server of bowstring, if `error` is that it answered a web request to `url` in HTTP/2, its only language.
-fn meant(url: &str, error: &(dyn StdError + 'static)) -> Option<String> {
-    let at = url.strip_prefix("http://")?;
-    let greeted = |error: &(dyn StdError + 'static)| {
-        let text = error.to_string();
-        text.contains("invalid HTTP version") || text.contains("received unexpected message from connection")
-    };
-    std::iter::successors(Some(error), |error| (**error).source()).any(greeted).then(|| format!("grpc://{at}"))
-}
-
 impl Place {
     /// A store behind addresses that begin with `prefix`, which lists and has nothing else to it.
     pub(super) fn new(store: Arc<dyn ObjectStore>, prefix: impl Into<Arc<str>>) -> Self {
@@ -117,7 +106,8 @@ impl Place {
     /// The store's `error`, from the attempt to `operation` the object at `path`.
     pub(super) fn failed(&self, operation: &str, path: &Path, error: object_store::Error) -> Error {
         let url = self.url(path);
-        if let Some(meant) = meant(&url, &error) {
+        #[cfg(feature = "cloud")]
+        if let Some(meant) = super::client::meant(&url, &error) {
             let problem = format!("{url}: no web server answers there; did you mean {meant}?");
             return Error::config("url", problem);
         }

@@ -31,6 +31,11 @@ impl Stamp {
         Self { etag: None, size: found.len(), modified }
     }
 
+    /// Returns true if a replaced object of the same length has another one.
+    pub(crate) fn tells_versions(&self) -> bool {
+        self.etag.is_some() || self.modified.is_some()
+    }
+
     /// The tag to ask for with `If-Match`. Weak tags never match there (RFC 9110), so they are compared afterwards instead.
     pub(super) fn condition(&self) -> Option<String> {
         self.etag.clone().filter(|etag| !is_weak(etag))

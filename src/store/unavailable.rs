@@ -8,7 +8,11 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
+use super::answer::answers;
 use crate::error::{Error, Source};
+
+/// Characters of an answer that are shown: some are pages for people.
+const SHOWN: usize = 200;
 
 /// Time for which an opened store may be unavailable.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,11 +45,26 @@ pub(super) fn is_unavailable(error: &Error) -> bool {
     error.source().is_some_and(|cause| causes(cause).any(|error| error.is::<Unavailable>()) || is_cut_off(cause))
 }
 
+/// Logs that a store is waited for after `error`.
+pub(super) fn waiting(error: &Error) {
+    tracing::warn!("waiting for a store that is unavailable: {}", brief(error));
+}
+
+/// What `error` says, with the beginning of the store's answer, if it is that, in one line.
+fn brief(error: &Error) -> String {
+    let Some(answer) = error.source().and_then(|cause| answers(cause).last()) else { return error.chain() };
+    let line = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{error}: {}…", &line[..end]),
+        None => format!("{error}: {line}"),
+    }
+}
+
 #[cfg(feature = "cloud")]
 fn is_cut_off(cause: &(dyn StdError + 'static)) -> bool {
     use object_store::client::{HttpError, HttpErrorKind};
 
-    use super::answer::answers;
+    use super::answer::passes;
 
     let is_cut_off = causes(cause).filter_map(|error| error.downcast_ref::<HttpError>()).any(|error| {
         matches!(
@@ -53,7 +72,7 @@ fn is_cut_off(cause: &(dyn StdError + 'static)) -> bool {
             HttpErrorKind::Connect | HttpErrorKind::Request | HttpErrorKind::Timeout | HttpErrorKind::Interrupted
         )
     });
-    is_cut_off || answers(cause).any(|answer| answer.starts_with('5') || answer.starts_with("429"))
+    is_cut_off || answers(cause).any(|answer| passes(&answer))
 }
 
 /// Without stores of clouds.
@@ -90,6 +109,7 @@ mod tests {
             |status: &str| is_unavailable(&of(format!("Server returned non-2xx status code: {status}: <Error/>")));
         assert!(answered("503 Service Unavailable") && answered("429 Too Many Requests"));
         assert!(!answered("403 Forbidden") && !answered("404 Not Found"));
+        assert!(!answered("501 Not Implemented") && !answered("505 HTTP Version Not Supported"));
         assert!(!is_unavailable(&Error::SourceChanged {
             file: "a".to_owned(),
             was: "1".to_owned(),
@@ -97,8 +117,19 @@ mod tests {
         }));
     }
 
-    /// Serves `bytes` by HTTP, one request a connection. As many connections as the number says are closed unanswered.
-    fn serve(bytes: &'static [u8]) -> (String, Arc<AtomicUsize>) {
+    #[test]
+    fn a_page_for_people_is_cut_to_one_line_behind_its_status() {
+        let page = format!("<html>\n <body>{}</body>\n</html>", "é ".repeat(5000));
+        let said = brief(&of(format!("Server returned non-2xx status code: 503 Service Unavailable: {page}")));
+        assert!(said.contains("503 Service Unavailable: <html> <body>é é") && said.ends_with('…'), "{said}");
+        assert!(!said.contains('\n') && said.chars().count() < 300, "{said}");
+        let said = brief(&of(HttpError::new(HttpErrorKind::Connect, io::Error::other("why"))));
+        assert!(said.contains("why"), "{said}");
+    }
+
+    /// Serves `bytes` by HTTP, one request a connection. As many connections as the number says have the answer `instead`, and are closed at once
+    /// if that is empty.
+    fn serve(bytes: &'static [u8], instead: &'static [u8]) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/a.bin", listener.local_addr().unwrap());
         let deaf = Arc::new(AtomicUsize::new(0));
@@ -107,12 +138,17 @@ mod tests {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
                 let fewer = |left: usize| left.checked_sub(1);
-                if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok() {
+                let fails = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok();
+                if fails && instead.is_empty() {
                     continue;
                 }
                 let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(io::Result::ok);
                 let request = lines.next().unwrap_or_default();
                 let headers: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+                if fails {
+                    stream.write_all(instead).unwrap();
+                    continue;
+                }
                 let range = headers.iter().find_map(|line| line.strip_prefix("range: bytes=")?.split_once('-'));
                 let (first, last) = match range {
                     None => (0, bytes.len() - 1),
@@ -139,7 +175,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_read_of_an_opened_object_waits_for_a_store_that_is_unavailable() {
-        let (url, deaf) = serve(b"0123456789");
+        let (url, deaf) = serve(b"0123456789", b"");
         let options = BTreeMap::new();
         let found = find(&[url], Access::from(&options), 10).await.unwrap();
         let object = found.files[0].tail(4).await.unwrap().object;
@@ -147,5 +183,47 @@ mod tests {
         deaf.store(12, Ordering::Relaxed);
         assert_eq!(object.read_range(2..5).await.unwrap(), b"234"[..]);
         assert_eq!(deaf.load(Ordering::Relaxed), 0);
+    }
+
+    /// Two bytes that no answer begins with.
+    const GARBLED: &[u8] = b"\0\0garbage\r\n\r\n";
+
+    #[tokio::test]
+    async fn a_broken_answer_of_a_store_that_answered_before_is_waited_for() {
+        let (url, broken) = serve(b"0123456789", GARBLED);
+        let options = BTreeMap::new();
+        let found = find(&[url], Access::from(&options), 10).await.unwrap();
+        let object = found.files[0].tail(4).await.unwrap().object;
+        for count in [1, 12] {
+            broken.store(count, Ordering::Relaxed);
+            assert_eq!(object.read_range(2..5).await.unwrap(), b"234"[..]);
+            assert_eq!(broken.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_never_answered_as_a_web_server_may_be_one_of_bowstring() {
+        let (url, broken) = serve(b"0123456789", GARBLED);
+        broken.store(usize::MAX, Ordering::Relaxed);
+        let options = BTreeMap::new();
+        let found = find(std::slice::from_ref(&url), Access::from(&options), 10).await.unwrap();
+        let error = found.files[0].tail(4).await.unwrap_err();
+        let said = error.to_string();
+        let meant = url.replace("http://", "grpc://");
+        assert!(matches!(error, Error::Config { .. }) && said.contains(&meant), "{said}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_stays_is_not_waited_for() {
+        const REFUSAL: &[u8] = b"HTTP/1.1 501 Not Implemented\r\nConnection: close\r\nContent-Length: 4\r\n\r\nnope";
+        let (url, left) = serve(b"0123456789", REFUSAL);
+        let options = BTreeMap::new();
+        let found = find(&[url], Access::from(&options), 10).await.unwrap();
+        let object = found.files[0].tail(4).await.unwrap().object;
+        left.store(1000, Ordering::Relaxed);
+        let error = object.read_range(2..5).await.unwrap_err();
+        let said = error.chain();
+        assert!(matches!(error, Error::Store { .. }) && said.contains("501 Not Implemented"), "{said}");
+        assert!(left.load(Ordering::Relaxed) >= 996, "{} requests", 1000 - left.load(Ordering::Relaxed));
     }
 }

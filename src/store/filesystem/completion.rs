@@ -112,7 +112,7 @@ pub(super) async fn complete(
                 if !unavailable::is_unavailable(&error) || began.elapsed() >= unavailable::PATIENCE {
                     return Err(error);
                 }
-                tracing::warn!("waiting for a store that is unavailable: {}", error.chain());
+                unavailable::waiting(&error);
                 tokio::time::sleep(unavailable::PAUSE).await;
             }
         }

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::super::cache::{CacheStats, Held};
 use super::super::object::Object;
+use super::super::origins::with_refusal;
 use super::super::stamp::Stamp;
 use super::here::Here;
 use super::means::Means;
@@ -99,7 +100,7 @@ impl File {
 
     /// The error for a wait of `waited`.
     pub fn timed_out(&self, waited: Duration) -> Error {
-        Error::Timeout { stage: "read", culprit: self.url.clone(), waited }
+        Error::Timeout { stage: "read", culprit: with_refusal(&self.url, waited), waited }
     }
 
     /// Offset of the next read.

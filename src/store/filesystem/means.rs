@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::super::cache::{CachePlace, CacheReader, CacheStats};
+use super::super::origins::with_refusal;
 use crate::error::{Error, Result};
 
 /// Threads that wait for stores and hand over bytes.
@@ -60,7 +61,7 @@ impl Means {
     /// # Errors
     /// [`Error::Timeout`], and those of `work`.
     pub(super) async fn in_time<T>(&self, url: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let late = |_| Error::Timeout { stage: "read", culprit: url.to_owned(), waited: self.timeout };
+        let late = |_| Error::Timeout { stage: "read", culprit: with_refusal(url, self.timeout), waited: self.timeout };
         tokio::time::timeout(self.timeout, work).await.map_err(late)?
     }
 

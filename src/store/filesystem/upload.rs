@@ -73,7 +73,7 @@ impl Upload {
             match self.once().await {
                 Ok(end) => return Ok(end),
                 Err(error) if unavailable::is_unavailable(&error) && began.elapsed() < unavailable::PATIENCE => {
-                    tracing::warn!("waiting for a store that is unavailable: {}", error.chain());
+                    unavailable::waiting(&error);
                     tokio::time::sleep(unavailable::PAUSE).await;
                 }
                 Err(error) if may_begin_anew && is_forgotten(&error) => {

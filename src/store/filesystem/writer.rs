@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::super::cache::{Saves, Staged, Target};
 use super::super::multipart::{part, too_large};
+use super::super::origins::with_refusal;
 use super::super::place::Place;
 use super::aside::Aside;
 use super::options::Upload;
@@ -129,7 +130,7 @@ impl Writer {
 
     /// The error for a wait of `waited`.
     pub fn timed_out(&self, waited: Duration) -> Error {
-        Error::Timeout { stage: "write", culprit: self.url.clone(), waited }
+        Error::Timeout { stage: "write", culprit: with_refusal(&self.url, waited), waited }
     }
 
     /// Writes the first of `bytes`, and returns how many. `None` if the store takes no more within `wait`.
