@@ -319,6 +319,39 @@ fn row_groups_that_shrink_to_nothing_are_small_enough_to_be_read() {
 }
 
 #[test]
+fn long_cells_that_shrink_to_nothing_are_stored_so_that_they_can_be_read() {
+    let mut lists = ListBuilder::new(UInt8Builder::new());
+    for len in [3, 30 << 20, 2] {
+        lists.values().append_slice(&vec![0; len]);
+        lists.append(true);
+    }
+    let masks: ArrayRef = Arc::new(BinaryArray::from_iter_values([vec![1_u8; 9], vec![0; 20 << 20], vec![2; 9]]));
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["a".into(), "b".repeat(16 << 20), "c".into()]));
+    for column in [masks, texts, Arc::new(lists.finish())] {
+        for compression in [Compression::Zstd(1), Compression::Snappy, Compression::Lz4] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("d");
+            let fields =
+                vec![Field::new("mask", column.data_type().clone(), false), Field::new("id", DataType::Int64, false)];
+            let ids: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
+            let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), vec![Arc::clone(&column), ids]).unwrap();
+            let options = WriterOptions { compression, ..WriterOptions::default() };
+            let written = write(&path, std::slice::from_ref(&batch), options).unwrap();
+            assert!(written.row_groups <= 3, "{written:?}");
+            let (_, groups) = read(&path);
+            let found = arrow::compute::concat_batches(groups[0].schema_ref(), &groups).unwrap();
+            let mask = arrow::compute::cast(found.column(0), column.data_type()).unwrap();
+            assert_eq!((&mask, found.num_rows()), (&column, 3), "{compression:?}");
+            // Without the long cell all is packed.
+            let part = [batch.slice(0, 1), batch.slice(2, 1)];
+            let small = directory.path().join("small");
+            let written = write(&small, &part, WriterOptions { compression, ..WriterOptions::default() }).unwrap();
+            assert_eq!(written.row_groups, 1);
+        }
+    }
+}
+
+#[test]
 fn intervals_that_parquet_does_not_have_are_refused_by_column_and_type() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("new/d");

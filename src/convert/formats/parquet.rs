@@ -36,7 +36,11 @@ struct ParquetSource {
 pub(crate) fn open(src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
-    let options = OpenOptions { storage_options: opening.storage_options.clone(), ..OpenOptions::default() };
+    let options = OpenOptions {
+        storage_options: opening.storage_options.clone(),
+        limits: opening.limits.dataset(),
+        ..OpenOptions::default()
+    };
     let dataset = runtime.block_on(Dataset::open(&[src.to_owned()], options))?;
     let manifest = Arc::clone(dataset.manifest());
     let names: Vec<String> = dataset.schema().fields().iter().map(|field| field.name().clone()).collect();

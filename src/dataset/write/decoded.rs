@@ -18,7 +18,7 @@ pub(super) fn decoded_bytes(batch: &RecordBatch) -> u64 {
 }
 
 /// The same of one column.
-pub(crate) fn decoded_column(column: &ArrayRef) -> u64 {
+pub(super) fn decoded_column(column: &ArrayRef) -> u64 {
     decoded(column, 0)
 }
 

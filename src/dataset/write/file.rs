@@ -1,5 +1,6 @@
 //! One Parquet file that is being written: batches in, row groups out.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 
@@ -16,6 +17,7 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::bytes;
 use super::decoded::{MOST_DECODED, SHRINKS, decoded_bytes};
+use super::shrinking::{long_cells, shrinks};
 use crate::page::{PlainChunk, Values};
 
 /// Bytes that are kept of a finished column chunk until its file ends, about: what the footer and the page index say of it.
@@ -35,7 +37,8 @@ impl Sink for io::Sink {}
 /// Columns that the properties want plain, and nothing else, go to the file as they lie in memory; the Arrow writer encodes the others.
 /// A row group is written when it is whole: until then, plain columns hold the arrays that they were given, and with them the batches,
 /// whose memory is often one piece. If plain columns are the smaller part of a batch, they are copied instead. A column that had a null or
-/// an empty list is encoded in the rest of the file.
+/// an empty list is encoded in the rest of the file. A row with a cell that readers would refuse once it is packed is a row group of its
+/// own, with the values as they are.
 pub(crate) struct FileWriter<W: Sink> {
     file: SerializedFileWriter<W>,
     encoders: ArrowRowGroupWriterFactory,
@@ -50,6 +53,8 @@ struct Column {
     leaves: usize,
     /// The one that is plain. `None` once it had a null, which a plain chunk cannot have.
     plain: Option<ColumnDescPtr>,
+    /// True if its values are compressed, or have a dictionary.
+    packed: bool,
 }
 
 /// The row group that is gathered.
@@ -83,12 +88,16 @@ impl<W: Sink> FileWriter<W> {
         let writer = ArrowWriter::try_new(sink, SchemaRef::clone(&schema), Some(properties))?;
         let (file, encoders) = writer.into_serialized_writer()?;
         let described = file.schema_descr();
-        let mut columns: Vec<Column> = schema.fields().iter().map(|_| Column { leaves: 0, plain: None }).collect();
+        let mut columns: Vec<Column> =
+            schema.fields().iter().map(|_| Column { leaves: 0, plain: None, packed: false }).collect();
         for (leaf, stored) in described.columns().iter().enumerate() {
             let root = described.get_column_root_idx(leaf);
             let only = columns[root].leaves == 0;
             columns[root].leaves += 1;
-            let plain = only && is_plain(file.properties(), stored);
+            let (properties, path) = (file.properties(), stored.path());
+            columns[root].packed |= properties.compression(path) != Compression::UNCOMPRESSED;
+            columns[root].packed |= properties.dictionary_enabled(path);
+            let plain = only && is_plain(properties, stored);
             columns[root].plain = plain.then(|| ColumnDescPtr::clone(stored));
         }
         for (column, field) in columns.iter_mut().zip(schema.fields()) {
@@ -103,6 +112,48 @@ impl<W: Sink> FileWriter<W> {
     /// # Errors
     /// Those of the Parquet crate: a batch that does not fit the schema, and those of the sink.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let mut first = 0;
+        for row in self.refused(batch)? {
+            self.write_packed(&batch.slice(first, row - first))?;
+            self.write_as_it_is(&batch.slice(row, 1))?;
+            first = row + 1;
+        }
+        self.write_packed(&batch.slice(first, batch.num_rows() - first))
+    }
+
+    /// Rows with a cell that readers would refuse as the properties want it.
+    fn refused(&self, batch: &RecordBatch) -> Result<BTreeSet<usize>> {
+        let mut rows = BTreeSet::new();
+        let columns = self.columns.iter().zip(self.schema.fields()).zip(batch.columns());
+        for ((_, field), array) in columns.filter(|((column, _), _)| column.packed) {
+            long_cells(array, 0, &mut |row, cell| {
+                if !rows.contains(&row) && shrinks(field, cell, self.file.properties().as_ref().clone())?.is_some() {
+                    rows.insert(row);
+                }
+                Ok::<_, ParquetError>(())
+            })?;
+        }
+        Ok(rows)
+    }
+
+    /// Writes a row group of `row`, with nothing compressed and no dictionaries.
+    fn write_as_it_is(&mut self, row: &RecordBatch) -> Result<()> {
+        self.flush()?;
+        let mut properties = self.file.properties().as_ref().clone().into_builder();
+        for leaf in self.file.schema_descr().columns() {
+            properties = properties
+                .set_column_compression(leaf.path().clone(), Compression::UNCOMPRESSED)
+                .set_column_dictionary_enabled(leaf.path().clone(), false);
+        }
+        let writer = ArrowWriter::try_new(io::sink(), SchemaRef::clone(&self.schema), Some(properties.build()))?;
+        let (_, encoders) = writer.into_serialized_writer()?;
+        let packing = std::mem::replace(&mut self.encoders, encoders);
+        let outcome = self.gather(row, decoded_bytes(row)).and_then(|()| self.flush());
+        self.encoders = packing;
+        outcome
+    }
+
+    fn write_packed(&mut self, batch: &RecordBatch) -> Result<()> {
         let decoded = decoded_bytes(batch);
         let each = decoded.div_ceil(batch.num_rows().max(1) as u64).max(1);
         let mut at = 0;

@@ -10,6 +10,7 @@
 mod decoded;
 mod file;
 mod options;
+mod shrinking;
 mod staging;
 
 use std::fs::File;
@@ -24,12 +25,12 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
-#[cfg(feature = "flight")]
-pub(crate) use decoded::decoded_column;
 pub(crate) use file::FileWriter;
 #[cfg(feature = "flight")]
 pub(crate) use file::Sink;
 pub use options::{Compression, WriterOptions};
+#[cfg(feature = "flight")]
+pub(crate) use shrinking::{long_cells, shrinks};
 
 use super::petastorm::{ROW_GROUP_COUNTS_KEY, UNISCHEMA_KEY, Unischema, row_group_counts_to_json};
 use crate::error::{Error, Place, Result};

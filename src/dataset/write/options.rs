@@ -20,7 +20,8 @@ pub struct WriterOptions {
     /// Rows of a row group at most. Default 65,536.
     pub rows_per_group: usize,
     /// Bytes of a row group, as stored: the next one starts when they are reached. Default 32 MiB. One that shrinks to less
-    /// than a hundredth ends at about 192 MiB as a reader decodes it.
+    /// than a hundredth ends at about 192 MiB as a reader decodes it. A row with a cell that would shrink to nearly nothing is one of its
+    /// own, which is not compressed.
     pub group_bytes: usize,
     /// Rows of a file, exactly but for the last file. Default: as `file_bytes` says.
     pub rows_per_file: Option<usize>,

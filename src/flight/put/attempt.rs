@@ -91,8 +91,8 @@ impl<D> Attempt<D> {
         // The message and the claim that pays for it are held until its rows are written. The decoder pays for anything that stays longer.
         let Some(batch) = (self.decode)(&message)? else { return Ok(()) };
         let writer = self.writer.as_mut().ok_or_else(over)?;
-        let Inner { long_rows, options, .. } = &*self.busy.inner;
-        shrinking::check(&batch, self.rows, options, long_rows)?;
+        let long_rows = &self.busy.inner.long_rows;
+        shrinking::check(&batch, self.rows, long_rows)?;
         levels::in_pieces(&batch, &mut |piece, long| {
             // Nothing is left half-done by one that panicked.
             let _alone = long.then(|| long_rows.lock().unwrap_or_else(PoisonError::into_inner));

@@ -83,8 +83,6 @@ pub(super) struct Inner {
     pub(super) buffers: Buffers,
     /// Held while a row is written for which the Parquet writer takes much memory: one at a time.
     pub(super) long_rows: Mutex<()>,
-    /// Those of the files.
-    pub(super) options: WriterOptions,
 }
 
 /// Semaphores by name, each alive as long as it is in use.
@@ -158,7 +156,6 @@ impl Staging {
             threads_of: Mutex::default(),
             buffers: Buffers::new(options.buffer_bytes),
             long_rows: Mutex::default(),
-            options: options.writer.clone(),
         });
         let (weak, ttl) = (Arc::downgrade(&inner), options.time_to_live);
         tokio::spawn(async move {

@@ -316,6 +316,36 @@ fn arrays_named_by_a_key_come_back() {
 }
 
 #[test]
+fn a_cell_of_zeros_is_stored_so_that_it_can_be_read() {
+    use ::parquet::arrow::ArrowWriter;
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let masks: ArrayRef = Arc::new(BinaryArray::from_iter_values([vec![0_u8; 20 << 20], vec![1; 9]]));
+    let batch = batch(vec![("mask", masks)]);
+    let write = |name: &str, compression| {
+        let properties = ::parquet::file::properties::WriterProperties::builder()
+            .set_dictionary_enabled(false)
+            .set_compression(compression)
+            .build();
+        let mut writer =
+            ArrowWriter::try_new(std::fs::File::create(at(name)).unwrap(), batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    };
+    write("plain.parquet", ::parquet::basic::Compression::UNCOMPRESSED);
+    run(&at("plain.parquet"), &at("out"), &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
+    same(&at("plain.parquet"), &at("out"));
+    // What others have packed is read by those who trust it.
+    write("packed.parquet", ::parquet::basic::Compression::ZSTD(Default::default()));
+    let mut options = ConvertOptions { verify: true, ..to(Format::Arrow) };
+    let (error, said) = kind(run(&at("packed.parquet"), &at("arrow"), &options));
+    assert!(matches!(error, bowstring::Error::Limit { option: "limits.max_ratio", .. }), "{said}");
+    options.limits.max_ratio = 1_000_000;
+    run(&at("packed.parquet"), &at("arrow"), &options).unwrap();
+    assert!(compared(&at("packed.parquet"), &at("arrow"), &options).unwrap().equal);
+}
+
+#[test]
 fn every_pair_keeps_what_both_hold() {
     let all: Vec<Format> = FORMATS.into_iter().filter(|format| *format != Format::Numpy).collect();
     let directory = tempfile::tempdir().unwrap();
