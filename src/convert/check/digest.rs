@@ -2,7 +2,8 @@
 //!
 //! A cell's hash depends on its value, not on its representation: `int32` 5 is `int64` 5, text is its bytes, a fixed-size list is a
 //! list, a timestamp counts nanoseconds. So two formats that hold the same values have the same digests. A timestamp without a zone
-//! differs from one with a zone, because its instant is unknown.
+//! differs from one with a zone, because its instant is unknown. An array of NumPy is its type, shape and elements, in whatever order,
+//! byte order and archive they are stored.
 
 use std::sync::Arc;
 
@@ -19,10 +20,12 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
+use crate::codec::npy::{self, Npy};
 use crate::convert::errors::unexpected;
 use crate::convert::types::item;
-use crate::error::Result;
-use crate::schema::cast;
+use crate::convert::values::cells::npy_read;
+use crate::error::{Place, Result};
+use crate::schema::{Codec, cast};
 
 pub(crate) const NULL: u64 = 0x9E37_79B9_7F4A_7C15;
 pub(crate) const INTEGER: u64 = 1;
@@ -36,6 +39,8 @@ pub(crate) const DECIMAL: u64 = 7;
 pub(crate) const LIST: u64 = 8;
 pub(crate) const STRUCT: u64 = 9;
 const OTHER: u64 = 10;
+/// An array of NumPy.
+const ARRAY: u64 = 12;
 /// A time of a known zone: the same instant in any other zone has the same hash.
 pub(crate) const INSTANT: u64 = 11;
 
@@ -166,6 +171,30 @@ pub(crate) fn bytes(value: &[u8]) -> u64 {
     mix(XxHash3_64::oneshot(value), BYTES)
 }
 
+/// Hashes a cell of bytes or text.
+fn cell(value: &[u8]) -> u64 {
+    npy(value).unwrap_or_else(|| bytes(value))
+}
+
+/// Hashes an array of NumPy; `None` if the bytes are none, or more than one.
+fn npy(cell: &[u8]) -> Option<u64> {
+    let (codec, header) = match cell {
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => {
+            let header = npy::header(cell).ok()?;
+            (Codec::Npy, (header.data.end == cell.len()).then_some(header)?)
+        }
+        // The end of an archive of one file: without a comment, its number of files is 12 bytes before the last.
+        [b'P', b'K', 3, 4, .., 1, 0, _, _, _, _, _, _, _, _, 0, 0] => (Codec::Npz, npy::npz_header(cell).ok()?),
+        _ => return None,
+    };
+    let (_, shape, elements) = npy_read(codec, cell, Place::default).ok()?;
+    // The same in any order of bytes.
+    let element = Npy { big: false, ..header.element }.to_string();
+    let hash = mix(XxHash3_64::oneshot(&elements), ARRAY);
+    let hash = mix(hash, XxHash3_64::oneshot(element.as_bytes()));
+    Some(shape.iter().fold(mix(hash, shape.len() as u64), |hash, axis| mix(hash, *axis as u64)))
+}
+
 fn primitive<T: ArrowPrimitiveType>(array: &ArrayRef, hash: impl Fn(T::Native) -> u64) -> Vec<u64> {
     let array = array.as_primitive::<T>();
     if array.null_count() == 0 {
@@ -227,10 +256,10 @@ fn cells(array: &ArrayRef) -> Result<Vec<u64>, ArrowError> {
         | DataType::BinaryView
         | DataType::Utf8View => {
             let views = cast(array, &DataType::BinaryView)?;
-            views.as_binary_view().iter().map(|value| value.map_or(NULL, bytes)).collect()
+            views.as_binary_view().iter().map(|value| value.map_or(NULL, cell)).collect()
         }
         DataType::FixedSizeBinary(_) => {
-            array.as_fixed_size_binary().iter().map(|value| value.map_or(NULL, bytes)).collect()
+            array.as_fixed_size_binary().iter().map(|value| value.map_or(NULL, cell)).collect()
         }
         DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
             texts(array, DECIMAL, |text| {
@@ -308,9 +337,45 @@ mod tests {
     };
 
     use super::*;
+    use crate::schema::DType;
 
     fn same(a: ArrayRef, b: ArrayRef) -> bool {
         cells(&a).unwrap() == cells(&b).unwrap()
+    }
+
+    #[test]
+    fn arrays_of_numpy_are_their_types_shapes_and_elements() {
+        let npy = |descr: &str, fortran: &str, shape: &str, elements: &[u8]| {
+            let text = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n");
+            let len = (text.len() as u16).to_le_bytes();
+            [b"\x93NUMPY\x01\x00".as_slice(), &len, text.as_bytes(), elements].concat()
+        };
+        let plain = npy("<i2", "False", "(2, 3)", &[1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0]);
+        let same = |other: &[u8]| cell(&plain) == cell(other);
+        assert!(same(&npy("<i2", "True", "(2, 3)", &[1, 0, 4, 0, 2, 0, 5, 0, 3, 0, 6, 0])));
+        assert!(same(&npy(">i2", "False", "(2, 3)", &[0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6])));
+        assert!(same(&npy("<i2", "False", "(2,3)", &[1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0])));
+        let mut zipped = Vec::new();
+        let (element, elements) = (Npy::number(DType::Int16), [1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0]);
+        npy::write_npz(&element, &[2, 3], &elements, &mut zipped).unwrap();
+        assert!(same(&zipped));
+        for other in [
+            npy("<i2", "False", "(3, 2)", &elements),
+            npy("<i2", "False", "(6,)", &elements),
+            npy("<i2", "False", "(2, 3, 1)", &elements),
+            npy("<u2", "False", "(2, 3)", &elements),
+            npy("<f2", "False", "(2, 3)", &elements),
+            npy("<i2", "True", "(2, 3)", &elements),
+            npy(">i2", "False", "(2, 3)", &elements),
+            npy("<i2", "False", "(2, 3)", &[1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 7, 0]),
+            [plain.as_slice(), &[0]].concat(),
+            elements.to_vec(),
+        ] {
+            assert!(!same(&other), "{}", other.escape_ascii());
+        }
+        // What is no array counts by its bytes.
+        let damaged = &plain[..plain.len() - 1];
+        assert_eq!(cell(damaged), bytes(damaged));
     }
 
     #[test]

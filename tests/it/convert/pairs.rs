@@ -13,7 +13,7 @@ use arrow::ipc::writer::FileWriter;
 use bowstring::codec::npy::{Npy, Unit, write_npy};
 use bowstring::convert::{ConvertOptions, Format, Types};
 use bowstring::dataset::{DatasetWriter, WriterOptions};
-use bowstring::schema::{Codec, Element, Stored};
+use bowstring::schema::{Codec, DType, Element, Stored};
 use bowstring::{Loader, LoaderOptions};
 
 use super::{batch, compared, fixture, kind, names, parquet, rows, run, same, to};
@@ -313,6 +313,36 @@ fn arrays_named_by_a_key_come_back() {
     parquet(&at("src.parquet"), &batch(vec![("__key__", keys), ("x", Arc::new(lists))]));
     run(&at("src.parquet"), &at("out"), &ConvertOptions { verify: true, ..to(Format::Numpy) }).unwrap();
     same(&at("src.parquet"), &at("out"));
+}
+
+#[test]
+fn arrays_in_any_layout_become_mds_and_are_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let npy = |descr: &str, fortran: &str, elements: &[u8]| {
+        let text = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': (2, 3), }}\n");
+        let len = (text.len() as u16).to_le_bytes();
+        [b"\x93NUMPY\x01\x00".as_slice(), &len, text.as_bytes(), elements].concat()
+    };
+    let elements = [1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0];
+    let mut zipped = Vec::new();
+    bowstring::codec::npy::write_npz(&Npy::number(DType::Int16), &[2, 3], &elements, &mut zipped).unwrap();
+    for (folder, file, cell) in [
+        ("c", "a.npy", npy("<i2", "False", &elements)),
+        ("fortran", "a.npy", npy("<i2", "True", &[1, 0, 4, 0, 2, 0, 5, 0, 3, 0, 6, 0])),
+        ("big", "a.npy", npy(">i2", "False", &[0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6])),
+        ("zipped", "a.npz", zipped),
+    ] {
+        std::fs::create_dir(at(folder)).unwrap();
+        std::fs::write(at(folder).join(file), cell).unwrap();
+        let out = at(&format!("{folder}-mds"));
+        run(&at(folder), &out, &ConvertOptions { verify: true, ..to(Format::Mds) }).unwrap();
+        same(&at(folder), &out);
+        same(&at("c"), &out);
+    }
+    std::fs::create_dir(at("other")).unwrap();
+    std::fs::write(at("other/a.npy"), npy("<i2", "True", &elements)).unwrap();
+    assert!(!compared(&at("other"), &at("c-mds"), &ConvertOptions::default()).unwrap().equal);
 }
 
 #[test]
