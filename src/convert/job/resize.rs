@@ -1,17 +1,19 @@
 //! Scaling down of images: decoded, scaled, encoded again.
 //!
 //! A JPEG becomes a JPEG, any other image a PNG, unless a quality asks for JPEG; grey stays grey, and alpha stays, also that of a colour of
-//! a palette. An animation is refused: one frame of it would stay. EXIF orientation is
+//! a palette, and so does the profile of the colours. An animation is refused: one frame of it would stay. EXIF orientation is
 //! applied first, because the new file has none. Images that are small enough stay unchanged, byte for byte, unless a quality asks for
 //! re-encoding.
 
+use std::io::Cursor;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
-use image::codecs::jpeg::JpegEncoder;
-use image::codecs::png::PngEncoder;
-use image::{ExtendedColorType, ImageEncoder};
+use image::codecs::jpeg::{JpegDecoder, JpegEncoder};
+use image::codecs::png::{PngDecoder, PngEncoder};
+use image::codecs::webp::WebPDecoder;
+use image::{ExtendedColorType, ImageDecoder as _, ImageEncoder};
 
 use crate::codec::Decode;
 use crate::codec::image::{Format, ImageDecoder, ImageOptions, Info, Layout, Size, extras, probe};
@@ -156,7 +158,8 @@ impl Resizer {
             1 => Ok((1, ExtendedColorType::L8)),
             // Four channels of a JPEG are CMYK.
             2 | 4 if info.format != Format::Jpeg && self.is_jpeg(info) => Err(transparent()),
-            2 | 4 if info.format != Format::Jpeg => Ok((4, ExtendedColorType::Rgba8)),
+            2 if info.format != Format::Jpeg => Ok((2, ExtendedColorType::La8)),
+            4 if info.format != Format::Jpeg => Ok((4, ExtendedColorType::Rgba8)),
             _ => Ok((3, ExtendedColorType::Rgb8)),
         }
     }
@@ -186,12 +189,13 @@ impl Resizer {
             return Err(Error::unsupported(what, HINT));
         }
         // Many files name a transparent colour that no pixel has: the pixels decide.
-        let unsure = extras.transparent && channels < 4;
+        let unsure = extras.transparent && matches!(channels, 1 | 3);
         let options = ImageOptions {
             size: Some(Size { height, width }),
             crop: crate::codec::image::Crop::None,
             layout: Layout::Hwc,
-            channels: if unsure { 4 } else { channels },
+            // There is no decoder of grey with alpha.
+            channels: if unsure || channels == 2 { 4 } else { channels },
             ..ImageOptions::default()
         };
         let decoder = ImageDecoder::new(&options)?;
@@ -203,17 +207,28 @@ impl Resizer {
                 pixels = whole.iter().flat_map(|pixel| pixel.iter().take(channels.into())).copied().collect();
             } else if self.is_jpeg(&info) {
                 return Err(transparent());
+            } else if channels == 1 {
+                colours = ExtendedColorType::La8;
             } else {
                 colours = ExtendedColorType::Rgba8;
             }
         }
+        if colours == ExtendedColorType::La8 {
+            pixels = pixels.as_chunks::<4>().0.iter().flat_map(|pixel| [pixel[0], pixel[3]]).collect();
+        }
+        let profile = profile(cell, &info, colours);
         let mut out = Vec::new();
         let (encoded, hint) = match self.is_jpeg(&info) {
             true => {
                 let mut encoder = JpegEncoder::new_with_quality(&mut out, self.quality.unwrap_or(QUALITY));
+                profiled(&mut encoder, profile);
                 (encoder.encode(&pixels, width, height, colours), "JPEG has at most 65,535 pixels to a side")
             }
-            false => (PngEncoder::new(&mut out).write_image(&pixels, width, height, colours), ""),
+            false => {
+                let mut encoder = PngEncoder::new(&mut out);
+                profiled(&mut encoder, profile);
+                (encoder.write_image(&pixels, width, height, colours), "")
+            }
         };
         encoded.map_err(|error| {
             Error::unsupported(format!("an image of {width} x {height} pixels to encode ({error})"), hint)
@@ -222,10 +237,34 @@ impl Resizer {
     }
 }
 
+/// The profile that says what the colours of `cell` mean, if it holds for pixels of `colours`: that of a CMYK image does not, whose pixels
+/// become RGB.
+fn profile(cell: &[u8], info: &Info, colours: ExtendedColorType) -> Option<Vec<u8>> {
+    let cell = Cursor::new(cell);
+    let found = match info.format {
+        Format::Jpeg => JpegDecoder::new(cell).and_then(|mut decoder| decoder.icc_profile()),
+        Format::Png => PngDecoder::new(cell).and_then(|mut decoder| decoder.icc_profile()),
+        Format::Webp => WebPDecoder::new(cell).and_then(|mut decoder| decoder.icc_profile()),
+        Format::Gif | Format::Bmp => return None,
+    };
+    // Pixels were decoded before, so what is damaged is the profile at most.
+    let profile = found.ok().flatten()?;
+    let grey = matches!(colours, ExtendedColorType::L8 | ExtendedColorType::La8);
+    let space: &[u8] = if grey { b"GRAY" } else { b"RGB " };
+    (profile.get(16..20) == Some(space)).then_some(profile)
+}
+
+/// Gives the profile to an encoder. All that are used here can write one.
+fn profiled(encoder: &mut impl ImageEncoder, profile: Option<Vec<u8>>) {
+    if let Some(profile) = profile {
+        let _ = encoder.set_icc_profile(profile);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use image::codecs::gif::GifEncoder;
-    use image::{Frame, ImageDecoder as _, Rgba, RgbaImage};
+    use image::{Frame, Rgba, RgbaImage};
 
     use super::*;
 
@@ -269,9 +308,9 @@ mod tests {
             png(L8, &[7], Some((b"tRNS", &[0, 7]))),
             gif(&[[0, 0, 0, 0]]),
         ];
-        for cell in clear {
+        for (cell, expected) in clear.into_iter().zip(["Rgba8", "La8", "Rgba8"]) {
             let made = resizer(None).image(&cell).unwrap().unwrap();
-            assert_eq!(kind(&made), image::ColorType::Rgba8);
+            assert_eq!(format!("{:?}", kind(&made)), expected);
             let said = resizer(Some(80)).image(&cell).unwrap_err().to_string();
             assert!(said.contains("transparency"), "{said}");
         }
@@ -285,6 +324,58 @@ mod tests {
             assert_eq!(kind(&resizer(None).image(&cell).unwrap().unwrap()), expected);
             assert!(resizer(Some(80)).image(&cell).unwrap().is_some());
         }
+    }
+
+    #[test]
+    fn grey_with_alpha_stays_so() {
+        let cell = png(ExtendedColorType::La8, &[90, 30], None);
+        let made = resizer(None).image(&cell).unwrap().unwrap();
+        assert_eq!(kind(&made), image::ColorType::La8);
+        let pixel = image::load_from_memory(&made).unwrap().to_luma_alpha8().get_pixel(1, 1).0;
+        assert!(pixel[0].abs_diff(90) < 3 && pixel[1] == 30, "{pixel:?}");
+    }
+
+    #[test]
+    fn the_profile_of_colours_stays_where_it_holds() {
+        use ExtendedColorType::{L8, La8, Rgb8, Rgba8};
+        // All that is looked at is the space of its colours.
+        let of = |space: &[u8; 4]| [&[0; 16], space.as_slice(), &[7; 200]].concat();
+        let with = |space: &[u8; 4], colours, pixel: &[u8], jpeg: bool| {
+            let (mut out, pixels) = (Vec::new(), pixel.repeat(64));
+            if jpeg {
+                let mut encoder = JpegEncoder::new(&mut out);
+                encoder.set_icc_profile(of(space)).unwrap();
+                encoder.write_image(&pixels, 8, 8, colours).unwrap();
+            } else {
+                let mut encoder = PngEncoder::new(&mut out);
+                encoder.set_icc_profile(of(space)).unwrap();
+                encoder.write_image(&pixels, 8, 8, colours).unwrap();
+            }
+            out
+        };
+        let kept = |cell: &[u8], quality| {
+            let made = resizer(quality).image(cell).unwrap().unwrap();
+            match probe(&made).unwrap().format {
+                Format::Jpeg => JpegDecoder::new(Cursor::new(made)).unwrap().icc_profile().unwrap(),
+                _ => PngDecoder::new(Cursor::new(made)).unwrap().icc_profile().unwrap(),
+            }
+        };
+        for (space, colours, pixel) in [
+            (b"RGB ", Rgb8, &[1, 2, 3][..]),
+            (b"RGB ", Rgba8, &[1, 2, 3, 4]),
+            (b"GRAY", L8, &[1]),
+            (b"GRAY", La8, &[1, 2]),
+        ] {
+            assert_eq!(kept(&with(space, colours, pixel, false), None), Some(of(space)), "{colours:?}");
+        }
+        for (space, colours, pixel) in [(b"RGB ", Rgb8, &[1, 2, 3][..]), (b"GRAY", L8, &[1])] {
+            for jpeg in [false, true] {
+                assert_eq!(kept(&with(space, colours, pixel, jpeg), Some(80)), Some(of(space)), "{colours:?}");
+            }
+            assert_eq!(kept(&with(space, colours, pixel, true), None), Some(of(space)), "{colours:?}");
+        }
+        assert_eq!(kept(&with(b"CMYK", Rgb8, &[1, 2, 3], true), None), None);
+        assert_eq!(kept(&png(Rgb8, &[1, 2, 3], None), None), None);
     }
 
     #[test]
