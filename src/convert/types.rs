@@ -65,17 +65,25 @@ impl Serialize for Types {
 impl<'de> Deserialize<'de> for Types {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Value::deserialize(deserializer)? {
-            Value::String(text) => Self::parse(&text).map_err(D::Error::custom),
+            Value::String(text) => Self::parse(&text).map_err(|error| D::Error::custom(problem(error))),
             Value::Object(map) => {
                 let types = map.iter().map(|(name, value)| {
                     let text =
                         value.as_str().ok_or_else(|| D::Error::custom(format!("the type of {name:?} is not text")))?;
-                    Ok((name.clone(), parse_type(text).map_err(D::Error::custom)?))
+                    Ok((name.clone(), parse_type(text).map_err(|error| D::Error::custom(problem(error)))?))
                 });
                 Ok(Self(types.collect::<Result<_, D::Error>>()?))
             }
             _ => Err(D::Error::custom("a schema is an object of types by column name, or `name: type, ...`")),
         }
+    }
+}
+
+/// What is wrong with a type, without the name of the option: who reads the options adds that.
+fn problem(error: Error) -> String {
+    match error {
+        Error::Config { problem, .. } => problem,
+        other => other.to_string(),
     }
 }
 
@@ -442,6 +450,12 @@ mod tests {
         assert_eq!(types.get("b.c"), Some(&DataType::new_list(DataType::Utf8, true)));
         assert_eq!(Types::parse(r#"{"a": "int64", "b.c": "list<string>"}"#).unwrap(), types);
         assert!(Types::parse("a: int64, a: int8").is_err());
+        for wrong in ["a: int63", r#"{"a": "int63"}"#] {
+            let json = if wrong.starts_with('{') { wrong.to_owned() } else { json!(wrong).to_string() };
+            let said = serde_json::from_str::<Types>(&json).unwrap_err().to_string();
+            assert!(said.contains("int63") && !said.contains("option"), "{said}");
+            assert_eq!(Types::parse(wrong).unwrap_err().to_string().matches("option schema").count(), 1);
+        }
         let fields = vec![Field::new("x", DataType::Int32, false)];
         let schema = Schema::new(fields);
         assert_eq!(*schema_from_json(&schema_json(&schema)).unwrap(), schema);

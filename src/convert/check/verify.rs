@@ -92,8 +92,7 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions, progress: &Progress) -
         digest(&*second, common.iter().copied(), options, progress)?,
     ];
     let mut columns = Vec::new();
-    let mut seen: Vec<&String> = left.iter().chain(right.iter().filter(|name| !left.contains(name))).collect();
-    seen.dedup();
+    let seen: Vec<&String> = left.iter().chain(right.iter().filter(|name| !left.contains(name))).collect();
     for name in seen {
         let of =
             |source: &dyn Source| source.schema().field_with_name(name).ok().map(|field| type_text(field.data_type()));

@@ -138,7 +138,10 @@ impl Guess {
         let integer = if quoted || !(self.signed || self.unsigned) { None } else { scalar::integer(text, false).ok() };
         self.signed &= integer.is_some_and(|number| i64::try_from(number).is_ok());
         self.unsigned &= integer.is_some_and(|number| u64::try_from(number).is_ok());
-        self.float &= !quoted && scalar::float64(text, false).is_ok();
+        // A float that is an integer beyond 64 bits would be shown with other digits.
+        let whole = text.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit());
+        let beyond = whole && text.parse::<i64>().is_err() && text.parse::<u64>().is_err();
+        self.float &= !quoted && !beyond && scalar::float64(text, false).is_ok();
         self.boolean &= scalar::boolean(text, false).is_ok();
         self.date &= clock::days(text).is_ok();
         match Instant::parse(text) {

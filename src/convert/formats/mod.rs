@@ -1,6 +1,7 @@
 //! The formats: one file for each, and the two lists that select one.
 
 mod csv;
+mod distinct;
 mod example;
 pub(crate) mod frames;
 mod guess;
@@ -29,8 +30,8 @@ use crate::convert::read::success;
 use crate::convert::sink::Sink;
 use crate::convert::source::{Opening, Source};
 use crate::convert::types;
-use crate::error::{Error, Result};
-use crate::store::is_mounted;
+use crate::error::{Error, Place, Result};
+use crate::store::{display, is_mounted};
 
 pub use self::example::{Example, Feature, Kind};
 pub use self::tar::{Entry, TarReader};
@@ -47,7 +48,7 @@ pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
     if is_mounted(src) {
         // Of one mount it would be the address in its store by now.
         return match known {
-            None | Some(Format::Parquet | Format::Petastorm) => open_as(Format::Parquet, src, &opening),
+            None | Some(Format::Parquet | Format::Petastorm) => open_some(None, Format::Parquet, src, &opening),
             Some(other) => {
                 let hint = "convert the mounts one by one: only Parquet is read from several at once";
                 Err(Error::unsupported(format!("{src}: {other} in several mounts"), hint))
@@ -57,13 +58,30 @@ pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
     // A dataset finds its files itself, and the matches of a pattern have no `_SUCCESS`. (Petastorm's is needed to know which arrays
     // were lists.)
     if known == Some(Format::Parquet) && is_remote(src) || is_pattern(src) {
-        return open_as(known.unwrap_or(Format::Parquet), src, &opening);
+        return open_some(None, known.unwrap_or(Format::Parquet), src, &opening);
     }
     let tree = Listing::open(src, &opening.storage_options, opening.read_bytes)?;
-    let format = known.map_or_else(|| guess::format(&tree), Ok)?;
-    opening.written =
-        success::read(&tree, &options.limits).and_then(|success| types::schema_from_json(success.get("schema")?));
-    open_in(Some(tree), format, src, &opening)
+    let success = success::read(&tree, &options.limits);
+    let format = match known {
+        Some(format) => format,
+        // Names do not tell the format of images without classes.
+        None => guess::format(&tree).or_else(|error| success.as_ref().and_then(success::format).ok_or(error))?,
+    };
+    opening.written = success.and_then(|success| types::schema_from_json(success.get("schema")?));
+    open_some(Some(tree), format, src, &opening)
+}
+
+/// Opens `src`, which must have columns.
+fn open_some(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
+    let source = open_in(tree, format, src, opening)?;
+    if source.schema().fields().is_empty() {
+        let hint = match format {
+            Format::Jsonl | Format::Tfrecord => "no row of the sample has a value; give the columns with --schema",
+            _ => "it has no values to read",
+        };
+        return Err(Error::unsupported(format!("{format} without columns"), hint).at(Place::file(display(src))));
+    }
+    Ok(source)
 }
 
 /// Opens `src`, which is of `format`.
@@ -76,6 +94,13 @@ pub(crate) fn open_as(format: Format, src: &str, opening: &Opening) -> Result<Bo
 
 /// Opens `src`; `tree` is its listing, if there is one already.
 fn open_in(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
+    let source = open_any(tree, format, src, opening)?;
+    distinct::check(source.schema()).map_err(|error| error.at(Place::file(display(src))))?;
+    Ok(source)
+}
+
+/// The same, whatever the names of its columns.
+fn open_any(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
     let open = match format {
         Format::Parquet | Format::Petastorm => return parquet::open(src, opening),
         Format::Arrow => ipc::open,
@@ -150,7 +175,7 @@ fn check_names(format: Format, schema: &SchemaRef) -> Result<()> {
     for field in schema.fields() {
         if !seen.insert(field.name()) {
             let what = format!("two columns named {:?} in {format}", field.name());
-            return Err(Error::unsupported(what, "choose with --columns"));
+            return Err(Error::unsupported(what, "name each once in --columns"));
         }
     }
     if schema.fields().is_empty() {

@@ -14,7 +14,7 @@ use crate::convert::errors::{FAULT, differs};
 use crate::convert::format::Format;
 use crate::convert::formats;
 use crate::convert::source::Opening;
-use crate::error::{Place, Result};
+use crate::error::{Error, Place, Result};
 use crate::store::pinned::shown;
 
 impl Job {
@@ -39,6 +39,12 @@ impl Job {
         }
         if self.filter.is_none() && read != selected {
             return Err(differs("what was read and what was selected, without a filter", read, selected));
+        }
+        let format = self.sink.format();
+        if written == 0 && matches!(format, Format::Images | Format::Numpy) {
+            let what = format!("no rows in {format}");
+            let hint = "its files are the rows, so nothing would be left to read; write another format";
+            return Err(Error::unsupported(what, hint).at(Place::file(crate::store::display(&self.src))));
         }
         if self.options.verify {
             let there = census::rows(&self.src, &*self.source, &Opening::of(&self.options), progress)?;
@@ -106,7 +112,6 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::Error;
     use crate::convert::formats::tfrecord::write_record;
     use crate::convert::options::ConvertOptions;
     use crate::convert::sink::Part;

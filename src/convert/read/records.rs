@@ -42,6 +42,8 @@ pub(crate) struct Records {
     line: u64,
     /// Number of the line where the last record began.
     pub(crate) started: u64,
+    /// The byte of that.
+    at: u64,
     /// Number of records read, without the header.
     pub(crate) rows: u64,
 }
@@ -51,12 +53,13 @@ impl Records {
         let mut input = Input::open(found, false)?;
         input.skip_mark()?;
         let limits = limits.clone();
-        Ok(Self { input, limits, separator, text: Vec::new(), ends: Vec::new(), line: 1, started: 1, rows: 0 })
+        Ok(Self { input, limits, separator, text: Vec::new(), ends: Vec::new(), line: 1, started: 1, at: 0, rows: 0 })
     }
 
+    /// Reports a fault of the last record.
     pub(crate) fn corrupt(&self, what: impl std::fmt::Display) -> Error {
         let place = Place::file(Arc::clone(self.input.name()));
-        Error::corrupt(place, format!("line {} (byte {}): {what}", self.line, self.input.offset()))
+        Error::corrupt(place, format!("line {} (byte {}): {what}", self.started, self.at))
     }
 
     /// Reads the names in the first record.
@@ -102,7 +105,7 @@ impl Records {
     fn read(&mut self) -> Result<bool> {
         self.text.clear();
         self.ends.clear();
-        let started = self.input.offset();
+        self.at = self.input.offset();
         self.started = self.line;
         // Outside of quotes, inside, after a quote that may end them, or between it and the end of the line.
         #[derive(Clone, Copy, PartialEq)]
@@ -117,6 +120,7 @@ impl Records {
         let mut quoted = false;
         loop {
             let (separator, most) = (self.separator, self.limits.max_record_bytes);
+            let before = self.input.offset();
             let buffer = self.input.peek()?;
             if buffer.is_empty() {
                 if state == State::Quoted {
@@ -156,6 +160,7 @@ impl Records {
                         if is_blank(&self.text, &self.ends, quoted) {
                             self.text.clear();
                             self.started = self.line;
+                            self.at = before + used as u64;
                             state = State::Start;
                             continue;
                         }
@@ -199,9 +204,9 @@ impl Records {
                 return Err(self.corrupt(why));
             }
             let name = Arc::clone(self.input.name());
-            self.limits.columns(&name, || format!("the record in line {}", self.line), self.ends.len())?;
+            self.limits.columns(&name, || format!("the record in line {}", self.started), self.ends.len())?;
             let bytes = self.text.len() as u64;
-            self.limits.record(&name, || format!("byte {started}: a record"), bytes)?;
+            self.limits.record(&name, || format!("byte {}: a record", self.at), bytes)?;
             if ended {
                 return Ok(true);
             }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::listing::Listing;
+use crate::convert::format::Format;
 use crate::convert::limits::Limits;
 use crate::store::directory::SUCCESS;
 
@@ -12,4 +13,9 @@ pub(crate) fn read(tree: &Listing, limits: &Limits) -> Option<Value> {
     let value: Value = serde_json::from_slice(&content).ok()?;
     value.get("bowstring")?;
     Some(value)
+}
+
+/// The format that it says was written.
+pub(crate) fn format(success: &Value) -> Option<Format> {
+    Format::parse(success.get("format")?.as_str()?).ok()
 }

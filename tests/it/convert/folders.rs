@@ -89,6 +89,40 @@ fn scaling_keeps_what_an_image_is() {
     assert!(tar.windows(8).any(|name| name == b".png.jpg"));
 }
 
+#[test]
+fn images_without_classes_are_found_again_by_what_was_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let images: ArrayRef = Arc::new(BinaryArray::from_iter_values((0..3).map(png)));
+    parquet(&at("x.parquet"), &batch(vec![("image", images)]));
+    run(&at("x.parquet"), &at("flat"), &ConvertOptions { verify: true, ..to(Format::Images) }).unwrap();
+    assert_eq!(rows(&at("flat"), &ConvertOptions::default()).unwrap().num_rows(), 3);
+    // Without the record nothing says so.
+    std::fs::remove_file(at("flat/_SUCCESS")).unwrap();
+    let said = rows(&at("flat"), &ConvertOptions::default()).unwrap_err().to_string();
+    assert!(said.contains("--from"), "{said}");
+}
+
+#[test]
+fn no_rows_are_not_written_as_files_that_are_the_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let images: ArrayRef = Arc::new(BinaryArray::from_iter_values(std::iter::empty::<&[u8]>()));
+    let lists = arrow::array::ListArray::from_iter_primitive::<Int64Type, _, _>(std::iter::empty::<Option<Vec<_>>>());
+    parquet(&at("image.parquet"), &batch(vec![("image", images)]));
+    parquet(&at("list.parquet"), &batch(vec![("x", Arc::new(lists))]));
+    for (name, format) in [("image.parquet", Format::Images), ("list.parquet", Format::Numpy)] {
+        for verify in [false, true] {
+            let (error, said) = kind(run(&at(name), &at("never"), &ConvertOptions { verify, ..to(format) }));
+            assert!(matches!(error, Error::Unsupported { .. }), "{said}");
+            assert!(said.contains("no rows in") && said.contains(name), "{said}");
+            assert!(!at("never").exists());
+        }
+    }
+    run(&at("list.parquet"), &at("none"), &to(Format::Arrow)).unwrap();
+    assert_eq!(rows(&at("none"), &ConvertOptions::default()).unwrap().num_rows(), 0);
+}
+
 /// Makes a dataset of images with these classes and labels.
 fn labelled(path: &Path, rows: &[(&str, Option<i32>)]) {
     let images: ArrayRef = Arc::new(BinaryArray::from_iter_values((0..rows.len()).map(|row| png(row as u8))));

@@ -539,10 +539,16 @@ fn types_of_text_are_inferred_or_given() {
         ("mixed.jsonl", "{\"a\": 1}\n{\"a\": \"x\"}\n", "numbers and texts"),
         ("list.jsonl", "[1]\n", "not an object"),
         ("cut.jsonl", "{\"a\": 1}\n{\"a\":", "byte 9"),
-        ("wide.csv", "a,b\n1,2\n1,2,3\n", "line 4"),
-        ("twice.csv", "a,a\n1,2\n", "twice"),
+        ("wide.csv", "a,b\n1,2\n1,2,3\n", "line 3 (byte 8)"),
+        ("wider.csv", "a,b\n\n1,\"2\n\",3\n", "line 3 (byte 5)"),
+        ("quote.csv", "a,b\n1,2\n3,\"x\"y\n", "line 3 (byte 8)"),
+        ("return.csv", "a,b\n1,2\r3,\n", "line 2 (byte 4)"),
+        ("twice.csv", "\na,a\n1,2\n", "line 2 (byte 1): the header names \"a\" twice"),
         ("open.csv", "a,b\n1,\"2\n", "quotes"),
         ("none.csv", "", "empty"),
+        ("bare.jsonl", "{}\n{}\n", "bare.jsonl: jsonl without columns"),
+        ("empty.jsonl", "", "empty.jsonl: jsonl without columns"),
+        ("empty.tfrecord", "", "empty.tfrecord: tfrecord without columns"),
     ] {
         std::fs::write(at(name), content).unwrap();
         let (_, text) = kind(run(&at(name), &at("never"), &to(Format::Parquet)));

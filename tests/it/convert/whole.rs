@@ -562,6 +562,30 @@ fn a_disk_that_takes_no_more_leaves_nothing_half() {
 }
 
 #[test]
+fn two_columns_of_one_name_are_neither_compared_nor_converted() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let write = |name: &str, second: Vec<i64>| {
+        let column = |values: Vec<i64>| -> ArrayRef { Arc::new(Int64Array::from(values)) };
+        let batch = batch(vec![("x", column(vec![1, 2])), ("x", column(second))]);
+        let file = fs::File::create(at(name)).unwrap();
+        let mut writer = arrow::ipc::writer::FileWriter::try_new(file, batch.schema_ref()).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+    };
+    write("a.arrow", vec![3, 4]);
+    write("b.arrow", vec![99, 98]);
+    let said = compared(&at("a.arrow"), &at("b.arrow"), &ConvertOptions::default()).unwrap_err().to_string();
+    assert!(said.contains("two columns named \"x\"") && said.contains("rename one of them"), "{said}");
+    for columns in [vec![], vec!["x".to_owned()]] {
+        let options = ConvertOptions { columns, ..to(Format::Parquet) };
+        let (error, said) = kind(run(&at("a.arrow"), &at("never"), &options));
+        assert!(matches!(error, Error::Unsupported { .. }) && said.contains("a.arrow"), "{said}");
+        assert!(!at("never").exists());
+    }
+}
+
+#[test]
 fn differences_are_found_and_shown() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);

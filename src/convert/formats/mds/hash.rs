@@ -1,6 +1,6 @@
 //! The supported hashes of an MDS index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 
 use md5::Md5;
@@ -9,6 +9,10 @@ use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 use twox_hash::{XxHash3_64, XxHash32, XxHash64};
 
 use crate::hex;
+
+/// The supported ones, the fastest first.
+pub(crate) const KNOWN: [&str; 9] =
+    ["xxh3_64", "xxh64", "xxh32", "sha1", "md5", "sha512", "sha384", "sha256", "sha224"];
 
 /// A running hash.
 pub(crate) enum Hashing {
@@ -42,9 +46,13 @@ impl Hashing {
             "sha512" => Some(Self::Sha512(Box::new(Sha512::new()))),
             _ => None,
         };
-        ["xxh3_64", "xxh64", "xxh32", "sha1", "md5", "sha512", "sha384", "sha256", "sha224"]
-            .into_iter()
-            .find_map(|name| Some((made(name)?, given.get(name)?.clone())))
+        KNOWN.into_iter().find_map(|name| Some((made(name)?, given.get(name)?.clone())))
+    }
+
+    /// The names of those that none of the supported ones is among, so that nothing of them is checked.
+    pub(crate) fn unknown<'a>(all: impl Iterator<Item = &'a BTreeMap<String, String>>) -> BTreeSet<&'a str> {
+        let unknown = all.filter(|given| KNOWN.iter().all(|name| !given.contains_key(*name)));
+        unknown.flat_map(|given| given.keys().map(String::as_str)).collect()
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
@@ -105,5 +113,15 @@ mod tests {
             assert_eq!(hash.finish(), wanted, "{name}");
         }
         assert!(Hashing::choose(&BTreeMap::from([("blake2b".to_owned(), String::new())])).is_none());
+    }
+
+    #[test]
+    fn hashes_are_unknown_where_none_of_them_is_supported() {
+        let of = |names: &[&str]| -> BTreeMap<String, String> {
+            names.iter().map(|name| ((*name).to_owned(), String::new())).collect()
+        };
+        let shards = [of(&["sha3_256", "blake2b"]), of(&["blake2b"]), of(&["blake2s", "sha1"]), of(&[])];
+        assert_eq!(Vec::from_iter(Hashing::unknown(shards.iter())), ["blake2b", "sha3_256"]);
+        assert!(KNOWN.iter().all(|name| Hashing::choose(&of(&[name])).is_some()));
     }
 }

@@ -22,6 +22,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use serde_json::json;
 
 use self::encoding::Encoding;
+use self::hash::{Hashing, KNOWN};
 use self::index::{Entry, Index, MAX_SHARD};
 use self::shard::Samples;
 use self::take::Taker;
@@ -100,6 +101,16 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
             return Err(wrong(&format!("{} samples are not in {} bytes", entry.samples, entry.raw_data.bytes)));
         }
         names.push(stored.basename.clone());
+    }
+    let unknown = Hashing::unknown(index.shards.iter().map(|entry| &entry.raw_data.hashes));
+    if !unknown.is_empty() {
+        // The data may be good, and their user cannot make other hashes.
+        let unknown = Vec::from_iter(unknown).join(", ");
+        tracing::warn!(
+            "{}: hashes of shards are not checked: {unknown} of index.json are not known, {} are",
+            tree.shown(),
+            KNOWN.join(", ")
+        );
     }
     let files = tree.find(&names)?;
     let mut shards = Vec::with_capacity(files.len());

@@ -83,7 +83,12 @@ pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<d
         let known = |endings: &[&str]| endings.contains(&end.as_str());
         let with = |more: &str| format!("{name}.{more}");
         let kind = field.data_type();
-        let member = if name == KEY && is_text(kind) {
+        if name == KEY && !is_text(kind) {
+            // As a member it would be a second column of that name when it is read back.
+            let hint = "the key of a sample is a text; give it that type with --schema, or leave the column out";
+            return Err(refused(Format::Webdataset, field, hint));
+        }
+        let member = if name == KEY {
             Member::Key
         } else if is_text(kind) {
             Member::Text(if known(&TEXTS) { name.to_owned() } else { with("txt") })
@@ -297,6 +302,17 @@ mod tests {
         }
         sink(&["image", "Image.jpg"]).unwrap_err();
         sink(&["image", "mask.jpg"]).unwrap();
+    }
+
+    #[test]
+    fn a_key_that_is_no_text_is_refused() {
+        for kind in [DataType::Int64, DataType::Binary, DataType::Float64, DataType::new_list(DataType::Utf8, true)] {
+            let fields = vec![Field::new(KEY, kind, false), Field::new("a", DataType::Utf8, true)];
+            let said = sink(&Arc::new(Schema::new(fields)), &ConvertOptions::default()).unwrap_err().to_string();
+            assert!(said.contains("__key__") && said.contains("--schema"), "{said}");
+        }
+        let fields = vec![Field::new(KEY, DataType::LargeUtf8, false), Field::new("a", DataType::Utf8, true)];
+        sink(&Arc::new(Schema::new(fields)), &ConvertOptions::default()).unwrap();
     }
 
     #[test]
