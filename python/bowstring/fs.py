@@ -12,6 +12,7 @@ or ``with fsspec.open(...)`` gives it up.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -43,6 +44,7 @@ _END = (1 << 64) - 1
 _ENCODED = ("http", "https", "hf", "file")
 # What an address has encoded, if it is of a key.
 _MEANT = re.compile(r"[\x00-\x20\x7f%?#*\[\]{}]")
+_QUERY = re.compile("[?#]")
 
 
 def _is_local(path: str) -> bool:
@@ -129,6 +131,10 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         text = os.fspath(path)
         for start in (f"{_PROTOCOL}://", f"{_PROTOCOL}::"):
             text = text.removeprefix(start)
+        # Listings have paths. Others, such as those with a query, are refused where they are read.
+        if text.startswith("file:///") and not _QUERY.search(text):
+            with contextlib.suppress(UnicodeDecodeError):
+                text = unquote(text.removeprefix("file://"), errors="strict")
         if _is_local(text):
             return os.path.abspath(os.path.expanduser(text)) if text else text
         return _bare(text)
@@ -184,9 +190,19 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         on_error: Literal["omit", "raise"] | Callable[[OSError], object] = "omit",
         **options: Any,
     ) -> Iterator[Any]:
-        """All directories below ``path``, like :func:`os.walk`. A store that fails is an error; a missing directory is empty."""
+        """All directories below ``path``, like :func:`os.walk`. A store that fails is an error; a missing directory is empty.
+
+        On this machine links to directories are followed, but for one that leads back to a directory that it is in.
+        """
+        base = self._strip_protocol(path)
+        if _is_local(base):
+            above, real = options.get("_above", ()), os.path.realpath(base)
+            if real in above:
+                return
+            # The base class hands options down to the directories below.
+            options["_above"] = (*above, real)
         told = _unless_missing if on_error == "omit" else on_error
-        yield from super().walk(path, maxdepth=maxdepth, topdown=topdown, on_error=told, **options)
+        yield from super().walk(base, maxdepth=maxdepth, topdown=topdown, on_error=told, **options)
 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
@@ -206,6 +222,13 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if not found and self.isfile(base):
             found[base] = self.info(base)
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
+
+    def du(
+        self, path: str, total: bool = True, maxdepth: int | None = None, withdirs: bool = False, **options: Any
+    ) -> Any:
+        """Bytes of the files below ``path``, by name unless ``total``; directories have none of their own."""
+        sizes = super().du(path, total=False, maxdepth=maxdepth, withdirs=withdirs, **options)
+        return sum(size or 0 for size in sizes.values()) if total else sizes
 
     def _open(
         self,

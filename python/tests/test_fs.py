@@ -214,6 +214,64 @@ def test_a_tree_is_removed_without_what_links_lead_to(
         files(mounts=mounts).rm("bow://a", recursive=True)
 
 
+def test_links_are_followed_but_to_a_directory_that_they_are_in(tmp_path: pathlib.Path) -> None:
+    """With two of them each level would have twice as many, without an end."""
+    root, fs = tmp_path / "data", BowstringFileSystem(skip_instance_cache=True)
+    (root / "d").mkdir(parents=True)
+    (root / "a").write_bytes(b"a")
+    (root / "d" / "b").write_bytes(b"bb")
+    for link, target in {"self": ".", "again": ".", "linked": "d", "d/up": "..", "d/me": "../d"}.items():
+        (root / link).symlink_to(target)
+
+    def names(found: list[str]) -> list[str]:
+        return [one.removeprefix(f"{root}/") for one in found]
+
+    files = ["a", "d/b", "linked/b"]
+    links = ["d/me", "d/up", "linked/me", "linked/up", "self", "again"]
+    everything = sorted([str(root), *files, "d", "linked", *links], key=lambda name: (name != str(root), name))
+    for depth in (None, 5):
+        assert names(fs.find(root, maxdepth=depth)) == files
+        assert names(fs.find(root, maxdepth=depth, withdirs=True)) == everything
+        assert names(fs.glob(f"{root}/**", maxdepth=depth)) == everything
+        assert names(fs.glob(f"{root}/**/b", maxdepth=depth)) == ["d/b", "linked/b"]
+        assert names(fs.expand_path(root, recursive=True, maxdepth=depth)) == everything
+        assert fs.du(root, maxdepth=depth) == 5
+        for topdown in (True, False):
+            walked = fs.walk(root, maxdepth=depth, topdown=topdown)
+            assert {at for at, _, _ in walked} == {str(root), f"{root}/d", f"{root}/linked"}
+    # Whoever begins at such a link means it.
+    assert names(fs.find(root / "self")) == [f"self/{name}" for name in files]
+    fs.get(str(root), str(tmp_path / "copy"), recursive=True)
+    copied = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert sorted(str(path.relative_to(tmp_path / "copy")) for path in copied) == files
+
+
+def test_directories_add_nothing_to_the_bytes_below_one(
+    objects: Objects, files: Callable[..., BowstringFileSystem], tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a").write_bytes(b"abc")
+    assert files().du(tmp_path, withdirs=True) == 3
+    assert files().du("s3://bucket/d", withdirs=True) == 4000
+    assert files().du(tmp_path, withdirs=True, total=False)[f"{tmp_path}/d/a"] == 3
+
+
+def test_a_file_url_is_the_path_that_it_names(tmp_path: pathlib.Path) -> None:
+    root, fs = tmp_path / "a b%20c", BowstringFileSystem(skip_instance_cache=True)
+    (root / "d").mkdir(parents=True)
+    (root / "d" / "x.txt").write_bytes(b"x")
+    url, path = root.as_uri(), f"{root}/d/x.txt"
+    assert url.endswith("a%20b%2520c")
+    assert fs.find(url) == fs.glob(f"{url}/**/*.txt") == fs.ls(f"{url}/d", detail=False) == [path]
+    assert fs.cat_file(f"bowstring://{url}/d/x.txt") == b"x"
+    assert [at for at, _, _ in fs.walk(url)] == [str(root), f"{root}/d"]
+    assert fs.address(url) == str(root)
+    with pytest.raises(bowstring.ConfigError, match="%3F and %23"):
+        fs.info(f"{url}/d/x.txt?y")
+    with pytest.raises(bowstring.ConfigError, match="not an absolute local path"):
+        fs.info("file://host/x.txt")
+
+
 def test_marks_of_directories_are_no_files(objects: Objects, files: Callable[..., BowstringFileSystem]) -> None:
     objects.content |= {"bucket/k/": b"", "bucket/k/empty/": b"", "bucket/k/full/": b"", "bucket/k/full/x": b"x"}
     fs = files()
