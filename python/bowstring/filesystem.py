@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import sys
 import threading
 import weakref
@@ -15,8 +16,8 @@ from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
 from bowstring import _native
-from bowstring.errors import ConfigError
-from bowstring.options import TABLE
+from bowstring.errors import ConfigError, NotFoundError
+from bowstring.options import TABLE, dumped
 
 __all__ = ["addresses", "through"]
 
@@ -27,6 +28,8 @@ Version: TypeAlias = "tuple[int, int | None, str | None]"
 _TAGS = ("ETag", "etag", "generation", "VersionId", "md5Hash", "content_md5", "Content-MD5", "checksum")
 _TIMES = ("mtime", "LastModified", "last_modified", "Last-Modified", "updated", "modified")
 _WANTED = ("ls", "info", "cat_file")
+# What patterns are made of.
+_MAGIC = re.compile(r"[*?\[{]")
 # Options of bowstring's stores and cache.
 _ELSEWHERE = (
     "storage_options",
@@ -44,13 +47,14 @@ _KEPT = 32
 
 
 def addresses(
-    filesystem: Any, urls: Sequence[str], timeout: float | None = None
+    filesystem: Any, urls: Sequence[str], timeout: float | None = None, *, patterns: bool = False
 ) -> tuple[list[str], _native.OwnStore | None]:
     """The addresses at which ``urls``, with or without a scheme, are read through ``filesystem``, and its store.
 
     They are valid in this process, for as long as the store is kept. Files of this machine are read without the object.
 
     :param timeout: seconds that a call may take; by default the loaders'.
+    :param patterns: a path at which there is nothing may be a pattern.
     :raises ConfigError: if it is no file system.
     """
     paths = [_path(filesystem, url) for url in urls]
@@ -69,8 +73,28 @@ def addresses(
             f"{', '.join(_WANTED)}",
             option="filesystem",
         )
-    store = _native.OwnStore(files, type(found).__name__, _timeout() if timeout is None else timeout)
-    return [store.url(path if above else path[len(root) :]) for path in paths], store
+    limit = _timeout() if timeout is None else timeout
+    store = _native.OwnStore(files, type(found).__name__, limit)
+    below = [path if above else path[len(root) :] for path in paths]
+    if not patterns:
+        return [store.url(path) for path in below], store
+    return [_pattern(store, root, path, limit) or store.url(path) for path in below], store
+
+
+def _pattern(store: _native.OwnStore, root: str, path: str, timeout: float) -> str | None:
+    """The address of what the pattern ``path`` names; ``None`` if it is none, or the name of something that is there."""
+    first = _MAGIC.search(path)
+    # In an http URL a question mark begins a query.
+    if first is None or (root.startswith(("http://", "https://")) and "?" in path):
+        return None
+    # Without the environment's options, which have no effect on it.
+    files = _native.FileSystem(dumped({"urls": [], "timeout": timeout}))
+    try:
+        files.entry(store.url(path))
+    except NotFoundError:
+        fixed, slash, _ = path[: first.start()].rpartition("/")
+        return f"{store.url(fixed).rstrip('/')}/{path[len(fixed) + len(slash) :]}"
+    return None
 
 
 def through(
@@ -91,7 +115,7 @@ def through(
                 f"option {name}: it has no effect on a filesystem of your own, which has its own options and caches; leave it out",
                 option=name,
             )
-    return addresses(filesystem, urls, given.get("timeout"))
+    return addresses(filesystem, urls, given.get("timeout"), patterns=True)
 
 
 def _is_local(filesystem: Any) -> bool:

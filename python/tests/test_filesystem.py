@@ -66,6 +66,50 @@ def test_rows_order_and_state_are_those_by_url(table: pathlib.Path) -> None:
         assert bowstring.plan(url, filesystem=fs, **options) == bowstring.plan(table, **options)
 
 
+def test_a_path_may_be_a_pattern(tmp_path: pathlib.Path) -> None:
+    """Rows and their order are those of the same pattern of this machine's files."""
+    for at, name in enumerate(("a/x.parquet", "a b%20/y.parquet", "b/[1].parquet", "b/{*}.parquet", "b/c/z.parquet")):
+        (tmp_path / "g" / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"id": [at]}), tmp_path / "g" / name)
+    options: dict[str, Any] = {"batch_size": 9, "shuffle": False}
+
+    def rows(url: Any, **more: Any) -> list[int]:
+        with bowstring.Loader(url, **options, **more) as loader:
+            return [number for batch in loader for number in batch["id"].tolist()]
+
+    handler = arrow.PyFileSystem(Handler())
+    files: list[tuple[Any, str]] = [
+        (Own(), f"{tmp_path}/"),
+        (handler, f"{tmp_path}/"),
+        (arrow.SubTreeFileSystem(str(tmp_path), handler), ""),
+        (DirFileSystem(tmp_path, LocalFileSystem()), ""),
+    ]
+    patterns = ("g/*/*.parquet", "g/{b,a}/x.parquet", "g/**/z.parquet", "*", "g/a*/?.parquet", "g/b/[[]1].parquet")
+    for fs, start in files:
+        for pattern in patterns:
+            assert rows(f"{start}{pattern}", filesystem=fs) == rows(f"{tmp_path}/{pattern}")
+        assert rows([f"{start}g/a/*", f"{start}g/b/c"], filesystem=fs) == [0, 4]
+        # What is there is meant by its name.
+        assert rows(f"{start}g/b/[1].parquet", filesystem=fs) == [2]
+        assert rows(f"{start}g/b/{{*}}.parquet", filesystem=fs) == [3]
+        assert bowstring.plan(f"{start}g/*/*.parquet", filesystem=fs, **options)["row_groups"] == 4
+        for nothing in ("g/*/*.csv", "nowhere/*.parquet"):
+            with pytest.raises(bowstring.NotFoundError):
+                rows(f"{start}{nothing}", filesystem=fs)
+
+
+def test_a_file_system_that_cannot_say_whether_a_name_is_there_is_an_error(table: pathlib.Path) -> None:
+    reason = PermissionError("the token has expired")
+
+    class Failing(Own):
+        def info(self, path: str) -> Any:
+            raise reason
+
+    with pytest.raises(bowstring.StoreError, match="the token has expired") as raised:
+        bowstring.Loader(f"{table}/*.parquet", batch_size=10, filesystem=Failing())
+    assert raised.value.__cause__ is reason
+
+
 def test_what_has_no_meaning_beside_it_is_refused(table: pathlib.Path) -> None:
     for option, value in {
         "storage_options": {"aws_region": "x"},
