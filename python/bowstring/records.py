@@ -6,6 +6,7 @@ Nulls become Arrow's own nulls, lists become lists. Only the bits of booleans an
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -89,9 +90,11 @@ def _array(tensor: Any) -> Any:
         raise UnsupportedError("bfloat16 in Arrow, which has no such type; cast the column to float32")
     if tensor.dtype != "bool":
         return pyarrow.array(tensor)
-    found = pyarrow.array(tensor.numpy().reshape(-1))
-    for length in reversed(tensor.shape[1:]):
-        found = pyarrow.FixedSizeListArray.from_arrays(found, length)
+    found, shape = pyarrow.array(tensor.numpy().reshape(-1)), tensor.shape
+    for axis in reversed(range(1, len(shape))):
+        # The number of lists does not follow from that of values if they are empty.
+        lists = math.prod(shape[:axis])
+        found = pyarrow.Array.from_buffers(pyarrow.list_(found.type, shape[axis]), lists, [None], children=[found])
     return found
 
 

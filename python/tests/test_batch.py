@@ -6,6 +6,7 @@ import base64
 import gc
 import io
 import json
+import math
 import pathlib
 import re
 from html.parser import HTMLParser
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bowstring import Image, Loader, NGram, arrays
+from bowstring.writer import DatasetWriter, Stored
 from conftest import EVERY_KIND, PHOTOS, needs_pyarrow
 from test_device import run
 
@@ -124,6 +126,25 @@ def test_packs_of_booleans_may_be_null_in_a_record_batch(tmp_path: pathlib.Path)
     ) as loader:
         record = next(loader.batches()).to_pyarrow()
     assert record["p"].to_pylist() == [[True, None], [None, True], [False, True]]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float16"])
+@pytest.mark.parametrize("shape", [(0,), (0, 2), (2, 0), (2, 0, 3), (3, 2)])
+def test_cells_without_values_keep_their_shape(tmp_path: pathlib.Path, dtype: Any, shape: tuple[int, ...]) -> None:
+    file = io.BytesIO()
+    np.save(file, np.ones(shape, dtype))
+    table = pa.table({"x": pa.array([file.getvalue(), None, file.getvalue()])})
+    with DatasetWriter(tmp_path / "d", table.schema, stored={"x": Stored("npy", dtype, shape)}) as writer:
+        writer.write(table)
+    with Loader(tmp_path / "d", batch_size=3, shuffle=False, nulls="mask") as loader:
+        batch = next(loader.batches())
+    assert batch.to_numpy()["x"].shape == (3, *shape)
+    record = batch.to_pyarrow()
+    record.validate(full=True)
+    column = record.column("x")
+    storage = column if dtype == "bool" else column.storage
+    cell = np.ones(shape if dtype == "bool" else math.prod(shape), dtype).tolist()
+    assert storage.to_pylist() == [cell, None, cell]
 
 
 def test_a_record_batch_shares_the_memory_of_the_batch(kinds: pathlib.Path) -> None:
