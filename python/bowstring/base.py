@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -16,7 +17,7 @@ from bowstring.arrays import arrow, objects
 from bowstring.batch import Batch, Layout
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.credentials import CredentialProvider, provider
-from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
+from bowstring.errors import ConfigError, Error, MismatchError, NotFoundError, UnsupportedError
 from bowstring.filesystem import through
 from bowstring.options import NAMES, Filter, Url, document, plain, urls_of
 from bowstring.ranges import whole
@@ -68,6 +69,18 @@ def _without_secrets(url: str) -> str:
     host = f"***@{authority.rpartition('@')[2]}" if "@" in authority else authority
     path, query, _ = rest[len(authority) :].partition("?")
     return f"{scheme}://{host}{path}{'?***' if query else ''}"
+
+
+def _unfit(tensor: Any) -> str | None:
+    """The state of a tensor of torch that a copy into its memory would not fill, and that DLPack does not tell of."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(tensor, torch.Tensor):
+        return None
+    if tensor.is_neg():
+        return "one that shows what is in memory negated; give a tensor of its own, such as tensor.resolve_neg()"
+    if tensor.numel() and not tensor.data_ptr():
+        return "one without memory, which was freed or is not there yet"
+    return None
 
 
 class BaseLoader(ABC, Generic[A]):
@@ -360,6 +373,12 @@ class BaseLoader(ABC, Generic[A]):
         if stream is not None and self.device == "cpu":
             raise ConfigError("option stream: batches are in host memory, so it must be None", option="stream")
         targets = _native.Buffers(given)
+        for name, tensor in given.items():
+            found = _unfit(tensor)
+            if found is not None:
+                raise MismatchError(
+                    f"the tensor for column {name}: expected a tensor that may be written, found {found}"
+                )
 
         def filled(columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, Any]:
             rest = self._batch({name: value for name, value in columns.items() if name not in given})

@@ -247,3 +247,23 @@ def test_rows_of_no_bytes_are_delivered_in_file_order(tmp_path: pathlib.Path) ->
     pq.write_table(pa.table({"id": np.arange(128)}), tmp_path / "b.parquet")
     with DataLoader(tmp_path, batch_size=64, shuffle=False, nulls=bowstring.Fill(0)) as loader:
         assert [tuple(batch["z"].shape) for batch in loader] == [(64, 0)] * 2
+
+
+def test_a_tensor_that_does_not_show_its_memory_is_not_filled(tmp_path: pathlib.Path) -> None:
+    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "a.parquet")
+    freed = torch.zeros(1, dtype=torch.float64)
+    freed.untyped_storage().resize_(0)
+    wrong = {
+        "negated": [torch._neg_view(torch.zeros(1, dtype=torch.float64)), torch.zeros(1).cdouble().conj().imag],
+        "conjugate": [torch.zeros(1).cdouble().conj()],
+        "without memory": [freed, torch._efficientzerotensor(1, dtype=torch.float64)],
+    }
+    with DataLoader(tmp_path, batch_size=1, tail="repeat") as loader:
+        for told, tensors in wrong.items():
+            for tensor in tensors:
+                with pytest.raises(bowstring.MismatchError, match=f"the tensor for column x: .*{told}"):
+                    loader.next_into({"x": tensor})
+        assert loader.step == 0
+        own = torch.zeros(1, dtype=torch.float64)
+        assert loader.next_into({"x": own}) == {"x": own}
+        assert own.tolist() == [1.0]
