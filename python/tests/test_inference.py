@@ -405,9 +405,9 @@ def test_rows_that_wait_are_limited_in_bytes() -> None:
         assert peer.said() == {"first": 0}
         sending = threading.Thread(target=peer.send, args=(wide(4), 40), daemon=True)
         sending.start()
-        assert eventually(lambda: len(batcher._waiting) >= 4)
+        assert eventually(lambda: batcher._rows >= 4)
         time.sleep(0.5)
-        assert len(batcher._waiting) == 4, "beside one at the model, and one that is being received"
+        assert batcher._rows == 4, "beside one at the model, and one that is being received"
         go_on.set()
         assert [peer.said()["first"] for _ in range(40)] == list(range(1, 41))
         sending.join(60)

@@ -258,7 +258,10 @@ def test_numbers_of_inference(server: bowstring.flight.Server) -> None:
     for value in VALUES:
         for name in ("first", "window", "timeout"):
             judge(name, value, lambda options={name: value}: client(options))  # type: ignore[misc]
-        for name in ("batch_size", "deadline_ms", "max_streams", "remember_rows", "remember_bytes", "queue_bytes"):
+        for name in (
+            *("batch_size", "deadline_ms", "max_streams", "remember_rows", "remember_bytes", "queue_bytes"),
+            "message_rows",
+        ):
             judge(name, value, lambda options={name: value}: model(options))  # type: ignore[misc]
 
 
@@ -339,6 +342,7 @@ def test_every_number_of_a_signature_is_tried() -> None:
     tried |= {
         "remember_bytes",
         "queue_bytes",
+        "message_rows",
         "rate",
         "epoch",
         "step",

@@ -41,7 +41,7 @@ from bowstring.errors import (
 from bowstring.options import Mode, is_server
 from bowstring.ranges import seconds
 
-__all__ = ["Address", "Connection", "Rows", "attempt_of", "is_server", "pieces"]
+__all__ = ["Address", "Connection", "Rows", "attempt_of", "checked", "is_server", "pieces"]
 
 PORT = 8815
 _SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
@@ -411,7 +411,16 @@ class Rows:
                         chunk = stream.read_chunk()
                     except StopIteration:
                         break
-                yield chunk.data
+                yield checked(chunk.data, connection.server)
+
+
+def checked(batch: pa.RecordBatch, peer: str) -> pa.RecordBatch:
+    """``batch``, if its lengths and offsets are within its buffers. The reader of messages takes a peer's word for that."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise CorruptError(f"{peer} sent a batch that is not valid: {error}") from error
+    return batch
 
 
 def pieces(batch: pa.RecordBatch, most: int = _MESSAGE_BYTES) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from bowstring.errors import MismatchError, NotFoundError, UnsupportedError
 from bowstring.fields import lacking
 
-__all__ = ["Model", "compact", "joined", "predicted", "rebatched", "tensors"]
+__all__ = ["Model", "compact", "has_no_bytes", "joined", "predicted", "rebatched", "tensors"]
 
 Model: TypeAlias = "Callable[[dict[str, Any]], Mapping[str, Any] | Any]"
 
@@ -64,6 +64,19 @@ def _dense(name: str, array: Any) -> Any:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def has_no_bytes(kind: pa.DataType) -> bool:
+    """True if the bytes of values of a type say nothing of their number: a few bytes may be any number of rows."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return has_no_bytes(kind.storage_type)
+    if pa.types.is_struct(kind):
+        return all(has_no_bytes(field.type) for field in kind)
+    if pa.types.is_fixed_size_list(kind):
+        return kind.list_size == 0 or has_no_bytes(kind.value_type)
+    if pa.types.is_fixed_size_binary(kind):
+        return bool(kind.byte_width == 0)
+    return bool(pa.types.is_null(kind) or pa.types.is_run_end_encoded(kind))
 
 
 def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBatch:

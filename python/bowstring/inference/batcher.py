@@ -1,10 +1,13 @@
-"""Rows of all streams to one model: a micro-batch runs when it is full, or its oldest row has waited long enough."""
+"""Rows of all streams to one model: a micro-batch runs when it is full, or its oldest row has waited long enough.
+
+Streams take turns, so that one with many rows waiting does not keep the others' for long.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,7 +61,8 @@ class Batcher:
         """Most bytes of a message."""
         self._answered = answered
         self._changed = threading.Condition()
-        self._waiting: deque[_Waiting] = deque()
+        # By stream; the next micro-batch begins with the first.
+        self._waiting: OrderedDict[Stream, deque[_Waiting]] = OrderedDict()
         self._rows = 0
         self._bytes = 0
         self._closed = False
@@ -69,21 +73,37 @@ class Batcher:
         self._thread = threading.Thread(target=self._run, name="bowstring-model", daemon=True)
         self._thread.start()
 
-    def room(self) -> None:
-        """Waits until more rows may come."""
+    def room(self, stream: Stream) -> None:
+        """Waits until more rows of a stream may come. The first may always: they do not wait for those of others."""
         with self._changed:
-            while (self._rows >= self._max_rows or self._bytes >= self.max_bytes) and not self._closed:
+            while (
+                stream in self._waiting
+                and (self._rows >= self._max_rows or self._bytes >= self.max_bytes)
+                and not self._closed
+            ):
                 self._changed.wait(1.0)
 
     def put(self, stream: Stream, first: int, batch: pa.RecordBatch, size: int) -> None:
         """Queues rows for prediction, which came in a message of ``size`` bytes; those of one stream come in order."""
         with self._changed:
-            self._waiting.append(_Waiting(stream, first, batch, time.monotonic(), size))
+            is_first = not self._waiting
+            self._waiting.setdefault(stream, deque()).append(_Waiting(stream, first, batch, time.monotonic(), size))
             self._rows += batch.num_rows
             self._bytes += size
             # Between its first row and its last, a micro-batch waits only for the deadline.
-            if len(self._waiting) == 1 or self._is_full():
+            if is_first or self._is_full():
                 self._changed.notify_all()
+
+    def drop(self, stream: Stream) -> int | None:
+        """Forgets the waiting rows of a stream, and returns the number of the first; ``None`` if none wait."""
+        with self._changed:
+            queue = self._waiting.pop(stream, None)
+            if queue is None:
+                return None
+            self._rows -= sum(one.batch.num_rows for one in queue)
+            self._bytes -= sum(one.bytes for one in queue)
+            self._changed.notify_all()
+            return queue[0].first
 
     def close(self) -> None:
         """Ends the thread; queued rows are not predicted."""
@@ -102,7 +122,8 @@ class Batcher:
             while not self._closed:
                 if self._is_full():
                     break
-                left = self._waiting[0].since + self._deadline - time.monotonic() if self._waiting else None
+                since = min((queue[0].since for queue in self._waiting.values()), default=None)
+                left = since + self._deadline - time.monotonic() if since is not None else None
                 if left is not None and left <= 0:
                     break
                 self._changed.wait(left)
@@ -112,22 +133,43 @@ class Batcher:
 
     def _taken(self) -> list[_Waiting]:
         taken: list[_Waiting] = []
-        room = self.batch_size
-        while self._waiting and room:
-            first = self._waiting[0]
-            if taken and not first.batch.schema.equals(taken[0].batch.schema):
-                break
-            if first.batch.num_rows <= room:
-                taken.append(self._waiting.popleft())
-                self._bytes -= first.bytes
-            else:
-                taken.append(_Waiting(first.stream, first.first, first.batch.slice(0, room), first.since, 0))
-                first.first += room
-                first.batch = first.batch.slice(room)
-            room -= taken[-1].batch.num_rows
-        self._rows -= self.batch_size - room
+        left = self.batch_size
+        turns = list(self._waiting)
+        while left and turns:
+            share = max(1, left // len(turns))
+            again = []
+            for stream in turns:
+                if not left:
+                    break
+                # One that is passed over, for rows of another schema, begins the next micro-batch.
+                if taken and not self._waiting[stream][0].batch.schema.equals(taken[0].batch.schema):
+                    continue
+                left -= self._take(stream, min(share, left), taken)
+                if stream in self._waiting:
+                    again.append(stream)
+            turns = again
+        self._rows -= self.batch_size - left
         self._changed.notify_all()
         return taken
+
+    def _take(self, stream: Stream, most: int, taken: list[_Waiting]) -> int:
+        """Moves rows of one schema from a stream's queue to ``taken``, and returns their number; its next turn is the last."""
+        queue = self._waiting[stream]
+        self._waiting.move_to_end(stream)
+        left = most
+        while left and queue and queue[0].batch.schema.equals((taken or queue)[0].batch.schema):
+            first = queue[0]
+            if first.batch.num_rows <= left:
+                taken.append(queue.popleft())
+                self._bytes -= first.bytes
+            else:
+                taken.append(_Waiting(stream, first.first, first.batch.slice(0, left), first.since, 0))
+                first.first += left
+                first.batch = first.batch.slice(left)
+            left -= taken[-1].batch.num_rows
+        if not queue:
+            del self._waiting[stream]
+        return most - left
 
     def _run(self) -> None:
         while not self._closed:

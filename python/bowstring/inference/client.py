@@ -18,6 +18,7 @@ import pyarrow.flight as flight
 
 from bowstring.errors import ClosedError, Error, LimitError, MismatchError, RemoteError, TimeoutError, UnsupportedError
 from bowstring.flight import Connection
+from bowstring.flight.connection import checked
 from bowstring.forks import Origin
 from bowstring.inference.arrays import joined
 from bowstring.inference.streams import Answer, Failed
@@ -25,7 +26,8 @@ from bowstring.ranges import seconds, whole
 
 __all__ = ["ModelClient"]
 
-# Most waiting rows that are sent in one message, and bytes with which no more rows join it.
+# Most rows of a message, waiting rows with which no more join it, and bytes.
+_MOST_ROWS = 1 << 16
 _TOGETHER = 4096
 _TOGETHER_BYTES = 8 << 20
 # Seconds between two messages while answers are outstanding: rows in quick succession go together, since a message
@@ -347,7 +349,10 @@ class ModelClient:
                 said = json.loads(chunk.app_metadata.to_pybytes())
                 if "failed" in said:
                     raise self._failure(said)
-                answers = Failed(int(said["rows"]), str(said["error"])) if "error" in said else chunk.data
+                is_failure = "error" in said
+                answers = (
+                    Failed(int(said["rows"]), str(said["error"])) if is_failure else checked(chunk.data, self._url)
+                )
                 self._answered(int(said["first"]), answers)
         except StopIteration:
             broken: Exception | None = None
@@ -414,10 +419,11 @@ def _messages(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Halves of halves, as long as they are too large and that helps: a part has all of a dictionary."""
+    """Halves of halves, as long as they have too many rows, or are too large and that helps: a part has all of a dictionary."""
     size, half = batch.nbytes, batch.num_rows // 2
     parts = [batch.slice(0, half), batch.slice(half)]
-    if size <= _TOGETHER_BYTES or not half or sum(part.nbytes for part in parts) > 1.5 * size:
+    is_large = size > _TOGETHER_BYTES and half and sum(part.nbytes for part in parts) <= 1.5 * size
+    if batch.num_rows <= _MOST_ROWS and not is_large:
         yield batch
         return
     for part in parts:

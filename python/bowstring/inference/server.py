@@ -6,15 +6,16 @@ import functools
 import json
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from bowstring.endpoint import Endpoint, answer
-from bowstring.errors import Error, MismatchError
-from bowstring.inference.arrays import Model, predicted, tensors
+from bowstring.errors import Error, LimitError, MismatchError, UnsupportedError
+from bowstring.flight.connection import checked
+from bowstring.inference.arrays import Model, has_no_bytes, predicted, tensors
 from bowstring.inference.batcher import Batcher
 from bowstring.inference.streams import Answer, Failed, Stream, Streams
 from bowstring.ranges import LONGEST, seconds, whole
@@ -25,6 +26,11 @@ __all__ = ["ModelServer", "serve_model"]
 _MOST_ROWS = 1 << 31
 # Least ``queue_bytes``: twice a message of a client.
 _LEAST_QUEUE = 16 << 20
+# Least ``message_rows``: those of a message of a client.
+_LEAST_ROWS = 1 << 16
+# Most characters of a stream's name, and most bytes of the command that has it, in which a character may have six.
+_MOST_NAME = 128
+_MOST_COMMAND = 4096
 # Part of ``queue_bytes`` that one client may leave unread before the server takes no more of its rows.
 _UNREAD = 8
 
@@ -47,6 +53,7 @@ def serve_model(
     remember_rows: int = 65_536,
     remember_bytes: int = 256 << 20,
     queue_bytes: int = 256 << 20,
+    message_rows: int = 8 << 20,
 ) -> ModelServer:
     """Serves a model on threads of this process, for calls by :class:`bowstring.inference.ModelClient`.
 
@@ -55,7 +62,9 @@ def serve_model(
     >>> with serve_model(model, deadline_ms=5) as server:  # doctest: +SKIP
     ...     print(server.url)
 
-    Rows of all streams go to the model together, once there are ``batch_size`` or the oldest has waited ``deadline_ms``. The
+    Rows of all streams go to the model together, once there are ``batch_size`` or the oldest has waited ``deadline_ms``. Streams
+    take turns, so that a client with few rows does not wait for those of one with many; rows of a client that has left are dropped,
+    and it sends them again if it comes back. The
     answers of a stream come in the order of its rows, and each row goes to the model once, also if its client's connection breaks:
     the server remembers the last answers of each stream. Only when the model fails, rows go to it again: those of each client
     alone, so that one client's rows do not fail the others'.
@@ -79,11 +88,14 @@ def serve_model(
     :param queue_bytes: bytes of rows that wait for the model, at least 16 MiB. Beyond them clients wait with theirs, as they do
         beyond ``remember_rows`` or 16 micro-batches; one message may come from each meanwhile. A message above it is refused
         with :class:`bowstring.LimitError`, and so is a client that has most of more than so many bytes of unread answers.
+    :param message_rows: most rows of a message, at least 65,536, which is what a client puts in one. A message above it is refused
+        with :class:`bowstring.LimitError`. Columns that take no bytes, such as nulls, are refused unless there are others.
     """
     rows = whole("batch_size", batch_size, 1, _MOST_ROWS)
     deadline = seconds("deadline_ms", deadline_ms, LONGEST, unit="milliseconds", zero=True) / 1000
     remembered = whole("remember_rows", remember_rows, 1)
     queued = whole("queue_bytes", queue_bytes, _LEAST_QUEUE)
+    most = whole("message_rows", message_rows, _LEAST_ROWS)
     streams = Streams(whole("max_streams", max_streams, 1), remembered, whole("remember_bytes", remember_bytes), queued)
 
     def model(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -92,7 +104,7 @@ def serve_model(
     door = {"token": token, "tls_cert": tls_cert, "tls_key": tls_key, "client_ca": client_ca, "insecure": insecure}
     batcher = Batcher(model, rows, deadline, max(16 * rows, remembered), queued, streams.trim)
     try:
-        return ModelServer(batcher, streams, listen, **door)
+        return ModelServer(batcher, streams, most, listen, **door)
     except BaseException:
         batcher.close()
         raise
@@ -101,9 +113,10 @@ def serve_model(
 class ModelServer(Endpoint):
     """The result of :func:`serve_model`: ``url``, ``stats()``, ``close()``, and a context manager."""
 
-    def __init__(self, batcher: Batcher, streams: Streams, listen: str, **door: Any) -> None:
+    def __init__(self, batcher: Batcher, streams: Streams, message_rows: int, listen: str, **door: Any) -> None:
         self._batcher = batcher
         self._streams = streams
+        self._message_rows = message_rows
         super().__init__(listen, **door)
         # A program that ends without `close` would wait for its clients: pyarrow's own finalizer comes after this one.
         weakref.finalize(self, streams.fail, "the server ends", True)
@@ -134,15 +147,19 @@ class ModelServer(Endpoint):
         batch is the answer for rows that the model failed with; the stream continues. Without, it ends.
         """
         try:
+            if len(descriptor.command) > _MOST_COMMAND:
+                raise LimitError(f"a command of {len(descriptor.command)} bytes: at most {_MOST_COMMAND}")
             asked = json.loads(descriptor.command)
             name, wanted = str(asked["stream"]), int(asked["next"])
+            if len(name) > _MOST_NAME:
+                raise LimitError(f"a stream's name of {len(name)} characters: at most {_MOST_NAME}")
             errors = asked.get("errors") is True
             stream, number = self._streams.attach(name, wanted)
         except Error as error:
             raise pa.ArrowInvalid(str(error)) from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise pa.ArrowInvalid(f'the command is {{"stream": name, "next": row}}: {error}') from error
-        sender = _Sender(stream, number, wanted, writer, errors)
+        sender = _Sender(stream, number, wanted, writer, errors, self._batcher.drop)
         try:
             self._receive(stream, number, reader, sender)
             sender.finish()
@@ -150,13 +167,13 @@ class ModelServer(Endpoint):
             raise pa.ArrowInvalid(str(error)) from error
         finally:
             sender.stop()
-            stream.detach(number)
+            stream.detach(number, self._batcher.drop)
             self._streams.trim()
 
     def _receive(self, stream: Stream, number: int, reader: Any, sender: _Sender) -> None:
         most = self._batcher.max_bytes
         while stream.connection == number and stream.failed is None:
-            self._batcher.room()
+            self._batcher.room(stream)
             sender.room(most // _UNREAD, self._batcher.batch_size)
             try:
                 chunk = reader.read_chunk()
@@ -165,14 +182,20 @@ class ModelServer(Endpoint):
             if chunk.data is None or chunk.app_metadata is None:
                 raise MismatchError('a batch comes with {"first": row, "acked": row} as app_metadata')
             said: Mapping[str, int] = json.loads(chunk.app_metadata.to_pybytes())
+            if all(has_no_bytes(field.type) for field in chunk.data.schema):
+                raise UnsupportedError(
+                    f"rows of which no column takes bytes ({_names(chunk.data.schema)}): send other columns too"
+                )
+            rows = chunk.data.num_rows
             # Of whole buffers, since parts of them are kept whole.
             size = chunk.data.get_total_buffer_size()
             if size > most:
-                stream.fail(
-                    f"a message of {size} bytes for {chunk.data.num_rows} rows, above queue_bytes of {most}",
-                    kind="limit",
-                )
+                stream.fail(f"a message of {size} bytes for {rows} rows, above queue_bytes of {most}", kind="limit")
                 return
+            if rows > self._message_rows:
+                stream.fail(f"a message of {rows} rows, above message_rows of {self._message_rows}", kind="limit")
+                return
+            checked(chunk.data, "a client")
             stream.forget(int(said.get("acked", 0)))
             put = functools.partial(self._batcher.put, stream, size=size)
             stream.take(int(said["first"]), chunk.data, put)
@@ -181,13 +204,22 @@ class ModelServer(Endpoint):
 class _Sender:
     """A thread that sends a connection's answers while another one reads."""
 
-    def __init__(self, stream: Stream, number: int, first: int, writer: Any, errors: bool) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        number: int,
+        first: int,
+        writer: Any,
+        errors: bool,
+        drop: Callable[[Stream], int | None],
+    ) -> None:
         self._stream = stream
         self._number = number
         self._next = first
         self._writer = writer
         self._errors = errors
         """True if the client knows failures of rows."""
+        self._drop = drop
         self._ended = False
         self._end: int | None = None
         self._stopped = False
@@ -273,7 +305,8 @@ class _Sender:
             if stream.failed is not None and not self._stopped:
                 self._tell()
         except (pa.ArrowException, OSError):
-            pass  # the client is gone: its next connection gets the answers
+            # The client is gone: its next connection gets the answers. This one may be waiting for room, which its rows take.
+            stream.detach(self._number, self._drop)
         finally:
             with stream.changed:
                 self._ended = True

@@ -87,11 +87,17 @@ class Stream:
             self.changed.notify_all()
             return self.connection
 
-    def detach(self, connection: int) -> None:
-        """Ends a connection."""
+    def detach(self, connection: int, drop: Callable[[Stream], int | None] = lambda stream: None) -> None:
+        """Ends a connection.
+
+        ``drop`` forgets the rows that wait for the model, and returns the number of the first: another connection sends them
+        again, from the first without an answer.
+        """
         with self.changed:
             if connection == self.connection:
                 self.connected = False
+                dropped = drop(self)
+                self.taken = self.taken if dropped is None else dropped
 
     def take(self, first: int, batch: pa.RecordBatch, put: Callable[[int, pa.RecordBatch], None]) -> None:
         """Passes the rows of ``batch``, the first of which is row ``first``, to ``put``, unless they were received before."""
