@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bowstring import _native
+from bowstring.petastorm._holes import holed, key, null_lists
 from bowstring.petastorm._source import Columns
 from bowstring.petastorm._times import dates, in_unit
-from bowstring.petastorm._values import binaries, is_fixed_binary, listed, timed
+from bowstring.petastorm._values import binaries, is_fixed_binary, listed, timed, with_nulls
 from bowstring.petastorm.unischema import UnischemaField
 
 __all__ = ["Array", "as_text", "column_of", "objects", "out_of_frame", "stacked"]
@@ -44,7 +45,7 @@ def column_of(field: UnischemaField, columns: Columns, unit: str | None, *, fram
     if column is None:
         return _lists(field, columns, valid, unit, frame)
     if isinstance(column, _native.ArrowArray):
-        return _arrow(field, listed(column), frame)
+        return _arrow(field, with_nulls(listed(column), valid), frame)
     array: Array = column.numpy()
     if is_fixed_binary(field, array):
         return _nulled(objects(binaries(array)), valid)
@@ -107,6 +108,10 @@ def _lists(field: UnischemaField, columns: Columns, valid: Array | None, unit: s
         values = objects(binaries(values))
     elif unit is not None and field.numpy_dtype is np.datetime64:
         values = timed(field, values, bounds, unit, "ns")
+    holes: Any = columns.get(key(name))
+    if holes is not None:
+        values = holed(values, holes)
+    valid = null_lists(valid, bounds)
     if not frame:
         if valid is not None:
             raise _null_list(name)

@@ -14,6 +14,7 @@ from bowstring import _native
 from bowstring.errors import CorruptError
 from bowstring.options import document
 from bowstring.petastorm import _files, _infer
+from bowstring.petastorm._holes import FILL, Holes, key
 from bowstring.petastorm.codecs import ScalarCodec
 from bowstring.petastorm.errors import DecodeFieldError, TimeRangeError
 from bowstring.petastorm.unischema import Unischema, UnischemaField
@@ -36,11 +37,15 @@ class Location:
         self.options = options
 
     def open(
-        self, columns: Iterable[str] | None = None, arrow: Iterable[str] = (), max_rows: int | None = None
+        self,
+        columns: Iterable[str] | None = None,
+        arrow: Iterable[str] = (),
+        max_rows: int | None = None,
+        fill: int | None = None,
     ) -> _native.RowGroups:
-        """Opens it, with nulls as masks. ``arrow`` names columns that come in their stored type."""
+        """Opens it, with nulls as masks, or filled. ``arrow`` names columns that come in their stored type."""
         # Options that are None are looked up in the environment, which may affect how to read, but not what.
-        given = {**self.options, "nulls": "mask"}
+        given = {**self.options, "nulls": "mask" if fill is None else {"fill": fill}}
         chosen = {"columns": list(columns) if columns is not None else None, "arrow": list(arrow)}
         given |= {name: names for name, names in chosen.items() if names}
         return _native.RowGroups(document(self._distinct, given), max_rows)
@@ -90,6 +95,9 @@ class Source:
     ) -> None:
         names = [field.name for field in fields]
         self.fields = list(fields)
+        self._location = location
+        self._lists = [field.name for field in fields if field.codec is None and field.shape]
+        self._holes: dict[str, Holes] = {}
         self._native = location.open(names, [f.name for f in fields if _as_stored(f, stored)], max_rows)
         self.groups = self._native.groups
         self.row_group_counts = self._native.row_group_counts
@@ -125,10 +133,27 @@ class Source:
 
     def _made(self, convert: Callable[[Columns], T], group: int, first: int, columns: Columns) -> T:
         try:
-            return convert(columns)
+            return convert(self._with_holes(group, first, columns))
         except TimeRangeError as error:
             path, ordinal, _ = self.groups[group]
             raise error.at(path, ordinal, first) from None
+
+    def _with_holes(self, group: int, first: int, columns: Columns) -> Columns:
+        """``columns`` and the masks of the null items of lists, where there are any."""
+        found: dict[str, Any] = {}
+        for name in self._lists:
+            mask: Any = columns.get(f"{name}__valid")
+            values: Any = columns.get(f"{name}__values")
+            # Arrow's arrays have their nulls.
+            if mask is None or values is None or isinstance(values, _native.ArrowArray):
+                continue
+            valid, ends = mask.numpy(), columns[f"{name}__offsets"].numpy()  # type: ignore[union-attr]
+            if valid.all() or not np.diff(ends)[~valid].any():
+                continue
+            if name not in self._holes:
+                self._holes[name] = Holes(name, self._location.open([name], fill=FILL))
+            found[key(name)] = self._holes[name].of(group, first, values.numpy(), ends)
+        return {**columns, **found} if found else columns
 
     def stats(self) -> dict[str, Any]:
         """Counters of the native stages."""
@@ -137,6 +162,8 @@ class Source:
     def close(self) -> None:
         """Stops everything at once."""
         self._native.close()
+        for holes in self._holes.values():
+            holes.close()
 
 
 def _unit(unit: str | None) -> str | None:

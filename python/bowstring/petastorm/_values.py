@@ -16,13 +16,14 @@ import numpy.typing as npt
 from bowstring import _native
 from bowstring.arrays import arrow
 from bowstring.petastorm import _npy
+from bowstring.petastorm._holes import holed, key, null_lists
 from bowstring.petastorm._source import Columns
 from bowstring.petastorm._times import dates, in_unit
 from bowstring.petastorm.codecs import CompressedNdarrayCodec, ScalarCodec
 from bowstring.petastorm.errors import DecodeFieldError, TimeRangeError
 from bowstring.petastorm.unischema import UnischemaField
 
-__all__ = ["binaries", "is_fixed_binary", "listed", "timed", "values_of"]
+__all__ = ["binaries", "is_fixed_binary", "listed", "timed", "values_of", "with_nulls"]
 
 Array = npt.NDArray[Any]
 
@@ -36,6 +37,11 @@ def listed(column: Any) -> list[Any]:
     return list(made.to_pylist())
 
 
+def with_nulls(values: list[Any], valid: Array | None) -> list[Any]:
+    """Lists with ``None`` for those that are null, which are empty where others have nulls: ``valid`` is false for both."""
+    return _nulled(values, None if valid is None else valid | np.array([value != [] for value in values], dtype=bool))
+
+
 def values_of(field: UnischemaField, columns: Columns, unit: str | None) -> list[Any]:
     """The field's value in each row; ``None`` for null, but NaN for a null float and NaT for a null time."""
     name = field.name
@@ -43,9 +49,9 @@ def values_of(field: UnischemaField, columns: Columns, unit: str | None) -> list
         valid = _valid(name, columns)
         column: Any = columns.get(name)
         if column is None:
-            return _nulled(_ragged(field, columns, unit), valid)
+            return _ragged(field, columns, unit, valid)
         if isinstance(column, _native.ArrowArray):
-            return _stored(field, listed(column))
+            return _stored(field, with_nulls(listed(column), valid))
         array = column.numpy()
         if is_fixed_binary(field, array):
             return _nulled(binaries(array), valid)
@@ -158,12 +164,23 @@ def _stored(field: UnischemaField, values: list[Any]) -> list[Any]:
 
 def _array_of(field: UnischemaField, value: Sequence[Any]) -> Array:
     kind = field.numpy_dtype
-    return np.array(value, dtype=kind if kind in (np.str_, np.bytes_) else object)
+    # NumPy's text has no null.
+    return np.array(value, dtype=kind if kind in (np.str_, np.bytes_) and None not in value else object)
 
 
-def _ragged(field: UnischemaField, columns: Columns, unit: str | None) -> list[Any]:
+def _ragged(field: UnischemaField, columns: Columns, unit: str | None, valid: Array | None) -> list[Any]:
+    flat, ends = _flat(field.name, columns)
+    rows = _cut(field, columns, unit, flat, ends)
+    holes: Any = columns.get(key(field.name))
+    if holes is not None:
+        for row in np.unique(np.searchsorted(ends, np.flatnonzero(holes), side="right") - 1).tolist():
+            rows[row] = holed(rows[row], holes[ends[row] : ends[row + 1]])
+    return _nulled(rows, null_lists(valid, ends))
+
+
+def _cut(field: UnischemaField, columns: Columns, unit: str | None, flat: Any, ends: Array) -> list[Any]:
+    """The lists that begin and end at ``ends``, with the values of nulls where these are."""
     name = field.name
-    flat, ends = _flat(name, columns)
     if not isinstance(flat, list) and is_fixed_binary(field, flat):
         # NumPy's own bytes lose the zeros at their end.
         values = binaries(flat)

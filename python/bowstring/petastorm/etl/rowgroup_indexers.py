@@ -66,7 +66,9 @@ class SingleFieldIndexer(_FieldIndexer):
         for value in _column(self._column_name, decoded_rows):
             if value is not None:
                 for one in value if isinstance(value, np.ndarray) else (value,):
-                    self._index_data[one].add(piece_index)
+                    # Null items of a list are no values, whichever form they have; nor can NaN be asked for.
+                    if one is not None and one == one:
+                        self._index_data[one].add(piece_index)
         return self._index_data
 
 
