@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bowstring import _native
 from bowstring.columns import names
-from bowstring.expression import is_expression, text_of
-from bowstring.options import Filter, dumped, from_environment, size
+from bowstring.options import Filter, dumped, filter_of, from_environment, size
 from bowstring.progress import shown
 
 if TYPE_CHECKING:
@@ -91,8 +90,8 @@ def options_json(
     """The options of a conversion as the library reads them; what is not given of ``environment`` is looked up there."""
     given = {name: value for name, value in more.items() if value is not None}
     options = from_environment(environment, given) | given
-    if is_expression(options.get("filter")):
-        options["filter"] = text_of(options["filter"])
+    if "filter" in options:
+        options["filter"] = filter_of(options["filter"])
     if options.get("memory_budget") is not None:
         options["memory_budget"] = size(options["memory_budget"])
     if from_format is not None:

@@ -10,16 +10,16 @@ import datetime
 import json
 import math
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bowstring import _native
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.columns import names as names_of
+from bowstring.comparisons import is_decimal
 from bowstring.errors import ConfigError
-from bowstring.expression import is_expression, text_of
 from bowstring.ranges import MOST, shown, whole
+from bowstring.tuples import with_plain_values
 
 __all__ = [
     "NAMES",
@@ -29,6 +29,7 @@ __all__ = [
     "Url",
     "document",
     "dumped",
+    "filter_of",
     "from_environment",
     "is_server",
     "plain",
@@ -114,7 +115,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    if isinstance(value, os.PathLike) or _is_decimal(value):
+    if isinstance(value, os.PathLike) or is_decimal(value):
         return str(value)
     if isinstance(value, (set, frozenset)):
         return sorted(map(plain, value), key=repr)
@@ -127,12 +128,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
         return [plain(item) for item in value]
     return _element(value)
-
-
-def _is_decimal(value: Any) -> bool:
-    # Who has one has imported its module.
-    decimal = sys.modules.get("decimal")
-    return decimal is not None and isinstance(value, decimal.Decimal)
 
 
 def _element(value: Any) -> str:
@@ -181,8 +176,8 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
     for one in ("cache", "mounts", "index"):
         if isinstance(options.get(one), (str, os.PathLike)):
             options[one] = os.path.expanduser(options[one])
-    if is_expression(options.get("filter")):
-        options["filter"] = text_of(options["filter"])
+    if "filter" in options:
+        options["filter"] = filter_of(options["filter"])
     if "pack" in options:
         options["pack"] = _packs(options["pack"])
     for one in ("columns", "exclude", "arrow", "cache_peers"):
@@ -190,6 +185,16 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
             options[one] = [options[one]]
     columns = {name: _named(name, options.pop(name)) for name in _OF_COLUMNS if name in options}
     return dumped({"urls": urls, **options, "columns": columns})
+
+
+def filter_of(given: Any) -> Any:
+    """A filter in a form that Rust reads."""
+    # An expression of pyarrow, told without importing pyarrow.
+    if type(given).__name__ == "Expression" and type(given).__module__.startswith("pyarrow"):
+        from bowstring.expression import text_of
+
+        return text_of(given)
+    return with_plain_values(given)
 
 
 def dumped(options: Mapping[str, Any]) -> str:
