@@ -74,6 +74,7 @@ SHARED_MACHINE += ("test_acceptance", "test_ui_page")
 
 # Files that share one Spark, its JVM and its workers, and so one process of a parallel run. The last ones change its session.
 ONE_SPARK = ("test_spark_source", "test_spark_convert", "test_spark_serve", "test_spark_access", "test_spark_inference")
+ONE_SPARK += ("test_spark_types",)
 ONE_SPARK += ("test_petastorm_spark", "test_spark_cluster", "test_spark_connect")
 # Then the files that take longest: a long one that starts last would run alone.
 LONG = (

@@ -33,6 +33,7 @@ from bowstring.errors import ClosedError, ConfigError, StoreError
 from bowstring.paths import local_path, shown
 from bowstring.spark import lock, swap
 from bowstring.spark.appending import appendable, fitting, fitting_files, unmanaged
+from bowstring.spark.footers import with_spark_row
 from bowstring.spark.options import SourceOptions
 from bowstring.spark.task import Attempt, new_write, tries
 from bowstring.spark.types import conform, stored_schema
@@ -317,7 +318,7 @@ class _Target:
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.path = _destination(options.url)
         self.options = options
-        self.schema = stored_schema(schema)
+        self.schema = with_spark_row(stored_schema(schema), schema)
 
     def stage(self, write: str, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Written:
         """Writes the rows of one attempt."""

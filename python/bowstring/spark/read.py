@@ -24,6 +24,7 @@ from bowstring.paths import shown
 from bowstring.ranges import LONGEST
 from bowstring.spark import filters
 from bowstring.spark.directory import local
+from bowstring.spark.footers import with_spark_types
 from bowstring.spark.instants import with_instants
 from bowstring.spark.julian import old_column
 from bowstring.spark.options import SourceOptions
@@ -63,17 +64,20 @@ def _chosen(found: StructType, columns: Sequence[str] | None) -> StructType:
 
 def schema(options: SourceOptions) -> StructType:
     """The columns of a read."""
+    files: Iterable[Any] = ()
     if is_server(options.url):
         with _rows(options) as (connection, dataset):
             found = connection.rows(dataset).schema
     elif (dataset := _plain(options.url)) is not None:
         found = _schema(dataset)
+        files = dataset.get_fragments()
     else:
         with _rows(options) as (connection, name):
             found = connection.rows(name).schema
         if not is_table(_place(options.url)):
-            found = with_instants(found, _unopened(_place(options.url)))
-    return _chosen(spark_schema(found), options.columns)
+            files = list(_unopened(_place(options.url)))
+            found = with_instants(found, files)
+    return with_spark_types(_chosen(spark_schema(found), options.columns), files)
 
 
 def reader(options: SourceOptions, wanted: StructType) -> DataSourceReader:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from bowstring.errors import ConfigError
 from bowstring.flight import Address, Connection, attempt_of
+from bowstring.spark.footers import with_spark_row
 from bowstring.spark.options import SourceOptions
 from bowstring.spark.task import Attempt, new_write, tries
 from bowstring.spark.types import conform, stored_schema
@@ -44,7 +45,7 @@ class _Target:
         self.address = Address.parse(options.url)
         self.dataset = self.address.named()
         self.options = options
-        self.schema = stored_schema(schema)
+        self.schema = with_spark_row(stored_schema(schema), schema)
 
     def connect(self) -> Connection:
         """A connection to the server."""

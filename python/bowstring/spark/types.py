@@ -76,9 +76,53 @@ def _cast(column: Any, field: pa.Field) -> Any:
     if lacks is not None:
         raise NotFoundError(f"column {field.name!r} has no field {lacks!r}: it is {column.type}")
     try:
-        return column.cast(field.type)
+        # With NOT NULL, pyarrow counts the nulls below a null too, where nothing is defined.
+        column = column.cast(_nullable(field).type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UnsupportedError(f"column {field.name!r}: {column.type} to {field.type}: {error}") from error
+    if column.type.equals(field.type):
+        return column
+    if (name := _with_nulls(column, field)) is not None:
+        raise NullsError(f"column {field.name!r} has nulls in {name}, and its schema says NOT NULL")
+    return pa.array(_Typed(column, field.type))
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.value_field] if pa.types.is_list(kind) else []
+
+
+def _with_nulls(column: Any, field: pa.Field) -> str | None:
+    """The path of the first field within ``field`` that is NOT NULL, and null in ``column`` where all around it is not null."""
+    if column.type.equals(field.type):
+        return None
+    there = column.drop_null()
+    for at, child in enumerate(_children(field.type)):
+        if pa.types.is_map(field.type):
+            # As a list, whose items are those of its rows alone.
+            entries = there.cast(pa.list_(pa.struct(_children(there.type)))).flatten()
+            values = entries.field(at)
+        else:
+            values = there.field(at) if pa.types.is_struct(field.type) else there.flatten()
+        if not child.nullable and values.null_count:
+            return str(child.name)
+        if (below := _with_nulls(values, child)) is not None:
+            return f"{child.name}.{below}"
+    return None
+
+
+class _Typed:
+    """A column with a type that differs in NOT NULL alone, over the same memory."""
+
+    def __init__(self, column: Any, kind: pa.DataType) -> None:
+        self.column = column
+        self.kind = kind
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self.kind.__arrow_c_schema__(), self.column.__arrow_c_array__()[1]
 
 
 def _nullable(field: pa.Field) -> pa.Field:
