@@ -75,9 +75,13 @@ def test_types_of_sparks_own_come_back(spark: Any, tmp_path: pathlib.Path) -> No
             found = read(spark, path)
             assert kinds(found) == kinds(frame), path
             assert rows(found) == sorted(rows(frame) * times), path
-        # Loaders do not read a variant that Spark's footers tell of.
+        # Loaders do not read a variant that Spark's footers tell of, so ours do not.
         if name != "variant":
             assert rows(read(spark, theirs, filter="id > 0")) == rows(frame.where("id > 0"))
+            by_spark = spark.read.option("recursiveFileLookup", "true").parquet(str(ours))
+            assert kinds(by_spark) == kinds(frame)
+            assert rows(by_spark) == sorted(rows(frame) * 2)
+        assert len(rows(read(spark, ours, filter="id > 0"))) == 4
     path = tmp_path / "plain-theirs"
     assert kinds(read(spark, path, columns="hours,word")) == [kinds(frames["plain"])[at] for at in (5, 1)]
 

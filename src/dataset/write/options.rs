@@ -9,6 +9,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
 use super::SCHEMA_KEY;
+use crate::dataset::features::SPARK_ROW;
 use crate::dataset::petastorm::Unischema;
 use crate::error::{Error, Result};
 use crate::schema::Stored;
@@ -180,8 +181,12 @@ impl WriterOptions {
         for name in &self.plain {
             properties = properties.set_column_dictionary_enabled(path(schema, name), false);
         }
-        let schema = serde_json::json!({ "fields": fields }).to_string();
-        Ok(properties.set_key_value_metadata(Some(vec![KeyValue::new(SCHEMA_KEY.to_owned(), schema)])).build())
+        let ours = serde_json::json!({ "fields": fields }).to_string();
+        let mut pairs = vec![KeyValue::new(SCHEMA_KEY.to_owned(), ours)];
+        // Types that Spark alone has. A variant that is declared could no longer be filtered here.
+        let spark = schema.metadata().get(SPARK_ROW).filter(|row| !row.contains("\"variant\""));
+        pairs.extend(spark.map(|row| KeyValue::new(SPARK_ROW.to_owned(), row.clone())));
+        Ok(properties.set_key_value_metadata(Some(pairs)).build())
     }
 }
 
