@@ -22,6 +22,7 @@ __all__ = [
     "is_nan",
     "is_special",
     "listed",
+    "literal",
     "number_of",
     "text_in",
 ]
@@ -43,15 +44,22 @@ def column_of(path: Iterable[str]) -> str:
 
 def compared(column: str, sign: str, value: Any) -> str:
     """One comparison; all of it binds closer than ``not`` and ``and``."""
-    return f"({_beyond(column, sign, value)})" if is_special(value) else f"{column} {sign} {_literal(value)}"
+    return f"({_beyond(column, sign, value)})" if is_special(value) else f"{column} {sign} {literal(value)}"
 
 
 def listed(column: str, values: Iterable[Any]) -> list[str]:
     """Conditions one of which holds where ``column`` equals one of ``values``, of which none is NaN."""
     values = list(values)
-    finite = [_literal(value) for value in values if not is_special(value)]
+    finite = [literal(value) for value in values if not is_special(value)]
     beyond = [compared(column, "=", value) for value in values if is_special(value)]
     return [f"{column} in ({', '.join(finite)})", *beyond] if finite else beyond
+
+
+def literal(value: Any) -> str:
+    """A value that is not special, as the text of a filter has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, (int, float)) else "'" + str(value).replace("'", "''") + "'"
 
 
 def is_nan(column: str) -> str:
@@ -107,9 +115,3 @@ def _beyond(column: str, sign: str, value: float) -> str:
         equal, finite = f"{column} > {_MOST}", f"{column} <= {_MOST}"
     said = {"!=": f"not ({equal})", "<": finite, "<=": f"{finite} or {equal}", ">": never}
     return said.get(sign, equal)
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value) if isinstance(value, (int, float)) else "'" + str(value).replace("'", "''") + "'"

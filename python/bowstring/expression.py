@@ -215,9 +215,12 @@ def _joined(word: str, operands: Sequence[Any]) -> _Condition:
 
 
 def _is_null(column: str, options: Any) -> _Condition:
-    if not options["nan_is_null"].as_py():
-        return _Condition([f"{column} is null"])
-    return _Condition([f"{column} is null", is_nan(column)], "or")
+    if options["nan_is_null"].as_py():
+        # The conditions of NaN compare with a number, and the type of the column is not known here.
+        raise Unsayable(
+            "is_null has nan_is_null, which a filter has not; write is_null() | is_nan() of floats, and is_null() of others"
+        )
+    return _Condition([f"{column} is null"])
 
 
 def _instant(scalar: Any, unit: int, zone: str = "") -> str:

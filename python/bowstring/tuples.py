@@ -13,6 +13,7 @@ from bowstring.comparisons import (
     is_nan,
     is_special,
     listed,
+    literal,
     number_of,
     text_in,
 )
@@ -102,9 +103,13 @@ def _text(one: Any) -> str:
     column, sign = column_of([one[0]]), " ".join(one[1].lower().split())
     if sign in _SIGNS:
         return compared(column, _SIGNS[sign], _scalar(one[2]))
-    if sign not in ("in", "not in") or not isinstance(one[2], (list, frozenset)) or not one[2]:
+    if sign not in ("in", "not in", "overlaps", "split") or not isinstance(one[2], (list, frozenset)) or not one[2]:
         raise _OtherwiseWrong
     values = [_scalar(value) for value in one[2]]
+    if sign == "overlaps":
+        return _overlapping(one[0], values)
+    if sign == "split":
+        return _split(one[0], values)
     if any(is_special(value) and math.isnan(value) for value in values):
         raise Unsayable(
             f"the list of '{sign}' of column {one[0]!r} has NaN, which equals nothing here, and each NaN in pyarrow; leave it out. "
@@ -112,6 +117,20 @@ def _text(one: Any) -> str:
         )
     any_of = " or ".join(listed(column, values))
     return any_of if sign == "in" else f"not ({any_of})"
+
+
+def _overlapping(name: str, values: list[Any]) -> str:
+    for value in values:
+        if is_special(value):
+            raise Unsayable(f"the list of 'overlaps' of column {name!r} has {value}, which no text has; leave it out")
+    return f"{column_of([name])} overlaps ({', '.join(map(literal, values))})"
+
+
+def _split(name: str, bounds: list[Any]) -> str:
+    numbers = [bound for bound in bounds if not isinstance(bound, (bool, str))]
+    if len(bounds) != 2 or len(numbers) != 2 or not 0 <= numbers[0] <= numbers[1] <= 1:
+        raise _OtherwiseWrong
+    return f"split({column_of([name])}, {', '.join(map(literal, bounds))})"
 
 
 def _scalar(value: Any) -> Any:

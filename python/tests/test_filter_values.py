@@ -7,6 +7,7 @@ import decimal
 import functools
 import math
 import operator
+import pathlib
 from typing import Any
 
 import bowstring
@@ -69,7 +70,7 @@ VALUES = [
     ~FIELD("real").isin([math.nan, 0.1]),
     FIELD("real").is_nan(),
     ~FIELD("real").is_nan(),
-    FIELD("real").is_null(nan_is_null=True),
+    FIELD("real").is_null() | FIELD("real").is_nan(),
     functools.reduce(operator.or_, [(FIELD("id") == number) & FIELD("text").is_valid() for number in range(4, 2000)]),
     *[PYTHONS[sign](FIELD(name), value) for sign in SIGNS for value in SPECIAL for name in ("real", "small", "id")],
     *[~PYTHONS[sign](FIELD("real"), value) for sign in SIGNS for value in SPECIAL],
@@ -96,6 +97,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> str:
         "real": FLOATS,
         "small": pa.array(FLOATS, pa.float32()),
         "on": [True, False, None, True] * 2,
+        "tags": [[row, 9] for row in rows],
         "row": list(rows),
     }
     path = str(tmp_path_factory.mktemp("kinds") / "kinds.parquet")
@@ -147,11 +149,43 @@ def test_tuples_take_the_values_that_pyarrow_takes(kinds: str) -> None:
     assert selected(kinds, filter=("real", "<", math.inf)) == [0, 3, 4, 6, 7]
 
 
+def test_a_null_that_may_be_nan_is_an_error_for_columns_of_any_type(kinds: str) -> None:
+    for name in ("real", "text", "day"):
+        with pytest.raises(bowstring.UnsupportedError, match=r"has nan_is_null.*write is_null\(\) \| is_nan\(\)"):
+            bowstring.Loader(kinds, batch_size=8, filter=FIELD(name).is_null(nan_is_null=True))
+
+
+def test_infinity_stands_beside_tuples_of_any_operator(kinds: str) -> None:
+    finite = ("real", "<", math.inf)
+    for one in [
+        ("tags", "overlaps", [3, 4]),
+        ("tags", "OVERLAPS", {0}),
+        ("text", "split", [0, 0.5]),
+        ("id", "split", (0.25, 1)),
+    ]:
+        both = sorted(set(selected(kinds, filter=one)) & set(selected(kinds, filter=finite)))
+        assert both, one
+        assert selected(kinds, filter=[finite, one]) == both, one
+        assert selected(kinds, filter=[[one, finite], [one, finite]]) == both, one
+
+
+def test_a_decimal_is_a_number_and_its_text_is_str(kinds: str, tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "texts.parquet")
+    pq.write_table(pa.table({"version": ["1.5", "2.0"], "row": [0, 1]}), path)
+    value = decimal.Decimal("1.5")
+    with pytest.raises(bowstring.ConfigError, match="version"):
+        bowstring.Loader(path, batch_size=8, filter=[("version", "=", value)])
+    assert selected(path, filter=[("version", "=", str(value))]) == [0]
+
+
 @pytest.mark.parametrize(
     ("filter_", "why"),
     [
         ([("raw", "=", b"\xff")], r"b'\\xff' is no UTF-8, and a filter is text"),
         ([("real", "in", [math.nan])], "the list of 'in' of column 'real' has NaN.*leave it out"),
+        ([("tags", "overlaps", [math.inf])], "the list of 'overlaps' of column 'tags' has inf"),
+        ([("real", "=", math.inf), ("id", "split", [0, 2])], r"tuple 2: 'split' takes \[low, high\]"),
+        ([("real", "=", math.inf), ("id", "split", [0, math.nan])], r"tuple 2: 'split' takes \[low, high\]"),
         ([("real", "near", math.nan)], 'unknown operator "near"'),
         ([("real", "=", math.nan), ("row",)], "tuple 2: expected three"),
         ([("id", "<", 10**5000)], "a number of about 5000 digits"),

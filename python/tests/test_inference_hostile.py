@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import threading
 import time
 from typing import Any
@@ -14,7 +15,10 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 import pyarrow.flight as flight  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
 from bowstring.flight import Connection  # noqa: E402
+from bowstring.flight.server import Server  # noqa: E402
+from bowstring.flight.validity import checked  # noqa: E402
 from bowstring.inference import ModelClient, serve_model  # noqa: E402
 from bowstring.inference import client as client_module  # noqa: E402
 from bowstring.inference.arrays import has_no_bytes  # noqa: E402
@@ -28,6 +32,13 @@ def lying(batch: Any, old: bytes, new: bytes) -> Any:
     message = batch.serialize().to_pybytes()
     assert old in message
     return pa.ipc.read_record_batch(pa.py_buffer(message.replace(old, new)), batch.schema)
+
+
+def misplaced(batch: Any, old: bytes, new: bytes) -> Any:
+    """``batch`` with other offsets: what comes last in its message, behind the lengths that look like them."""
+    before, found, behind = batch.serialize().to_pybytes().rpartition(old)
+    assert found
+    return pa.ipc.read_record_batch(pa.py_buffer(before + new + behind), batch.schema)
 
 
 def numbers(size: int, *values: int) -> bytes:
@@ -83,6 +94,63 @@ def test_answers_that_are_longer_than_their_buffers_are_refused() -> None:
             client.submit(rows(0, 1000)).result(60)
         with Connection(url) as connection, pytest.raises(bowstring.CorruptError, match=f"{url} sent a batch"):
             list(connection.rows("any"))
+
+
+def of_bytes(kind: Any, data: bytes) -> Any:
+    """One value of ``kind`` with bytes that no cast gives."""
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(data)])
+
+
+MIDNIGHT = of_bytes(pa.time64("us"), numbers(8, 86_400_000_000))
+VALUES = {
+    "time of 24:00": MIDNIGHT,
+    "time before 0:00": of_bytes(pa.time32("ms"), b"\xff" * 4),
+    "part of a day": of_bytes(pa.date64(), numbers(8, 1)),
+    "long decimal": of_bytes(pa.decimal128(3, 1), numbers(16, 12_345)),
+    "longer decimal": of_bytes(pa.decimal256(3, 1), numbers(32, 12_345)),
+    "list": pa.ListArray.from_arrays([0, 1], MIDNIGHT),
+    "large list": pa.LargeListArray.from_arrays([0, 1], MIDNIGHT),
+    "list of one": pa.FixedSizeListArray.from_arrays(MIDNIGHT, 1),
+    "struct": pa.StructArray.from_arrays([pa.array(["a"]), MIDNIGHT], ["a", "b"]),
+    "map": pa.MapArray.from_arrays([0, 1], pa.array(["a"]), MIDNIGHT),
+    "dictionary": pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), MIDNIGHT),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_that_its_type_has_not_is_valid_and_memory_beside_it_is_checked(name: str) -> None:
+    column = VALUES[name]
+    text = pa.record_batch({"text": [["abc", "d" * 74]]})
+    batch = pa.record_batch({"odd": column, "text": text["text"]})
+    with pytest.raises(pa.ArrowInvalid):
+        batch.validate(full=True)
+    assert checked(batch, "a peer") is batch
+    for lie in (numbers(4, 0, 1 << 20, 77), numbers(4, 0, 78, 77)):
+        wrong = misplaced(text, numbers(4, 0, 3, 77), lie)
+        with pytest.raises(bowstring.CorruptError, match="a peer sent a batch that is not valid"):
+            checked(pa.record_batch({"odd": column, "text": wrong["text"]}), "a peer")
+
+
+def test_offsets_and_indices_around_such_a_value_are_checked() -> None:
+    lists = pa.record_batch({"odd": pa.ListArray.from_arrays([0, 77], pa.concat_arrays([MIDNIGHT] * 77))})
+    entry = pa.DictionaryArray.from_arrays(pa.array([7], pa.int8()), MIDNIGHT, safe=False)
+    fields = pa.StructArray.from_arrays([MIDNIGHT, pa.array([b"\xff"]).view(pa.string())], ["a", "b"])
+    for batch in (
+        misplaced(lists, numbers(4, 0, 77), numbers(4, 0, 99)),
+        misplaced(lists, numbers(4, 0, 77), numbers(4, 77, 0)),
+        pa.record_batch({"odd": entry}),
+        pa.record_batch({"odd": fields}),
+    ):
+        with pytest.raises(bowstring.CorruptError, match="a peer sent a batch that is not valid"):
+            checked(batch, "a peer")
+
+
+def test_rows_of_a_server_have_the_times_and_decimals_of_its_files(tmp_path: pathlib.Path) -> None:
+    batch = pa.record_batch({"time": VALUES["time of 24:00"], "price": VALUES["long decimal"]})
+    pq.write_table(pa.Table.from_batches([batch]), tmp_path / "x.parquet")
+    with Server({"odd": str(tmp_path)}) as server, Connection(server.url) as connection:
+        [got] = connection.rows("odd")
+        assert got.equals(batch)
 
 
 def test_rows_that_take_no_bytes_are_refused() -> None:

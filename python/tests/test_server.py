@@ -408,13 +408,12 @@ def test_rows_that_a_server_has_no_room_for_leave_nothing(numbers: Path) -> None
         server.put("x", rows)
 
 
-def test_a_cell_that_no_loader_would_read_is_refused_where_it_is_written() -> None:
-    rows = pa.table({"id": [1, 2], "text": ["x", "a" * (20 << 20)]})
+def test_a_cell_that_shrinks_to_nothing_is_stored_so_that_loaders_read_it() -> None:
+    rows = pa.table({"id": [1, 2, 3], "text": ["x", "a" * (20 << 20), "y"]})
     with bowstring.flight.Server(put="memory") as server:
-        with pytest.raises(bowstring.UnsupportedError, match="several rows") as caught:
-            server.put("large", rows)
-        assert (caught.value.column, caught.value.row) == ("text", 1)
-        assert server.put("large", rows.slice(0, 1))["rows"] == 1
+        assert server.put("large", rows)["rows"] == 3
+        with bowstring.Loader(f"{server.url}/large", batch_size=3, shuffle=False) as loader:
+            assert next(iter(loader))["text"].tolist() == rows["text"].to_pylist()
 
 
 def test_a_directory_for_writes_is_not_within_a_dataset(tmp_path: Path, numbers: Path) -> None:

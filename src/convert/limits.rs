@@ -23,7 +23,7 @@ pub struct Limits {
     pub max_files: usize,
     /// Bytes of an index or a description: `index.json`, `state.json`. Default 256 MiB.
     pub max_index_bytes: u64,
-    /// Of Parquet, as [`dataset::Limits`](crate::dataset::Limits): ratio of the content to the size of a large packed page or row group.
+    /// Of Parquet, as [`dataset::Limits`]: ratio of the content to the size of a large packed page or row group.
     /// Default 1,000.
     pub max_ratio: u64,
     /// Of Parquet: bytes of one packed page after decompression. Default 256 MiB.

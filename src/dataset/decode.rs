@@ -7,7 +7,8 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{ArrayRef, new_empty_array, new_null_array};
+use arrow::array::{Array as _, ArrayRef, new_empty_array, new_null_array};
+use arrow::datatypes::DataType;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowGroups, RowSelection,
     RowSelectionPolicy,
@@ -31,6 +32,7 @@ use super::{Chunk, Dataset, Layout, Selection, hive, pages, times, unify, unpack
 use crate::error::{Error, Place, Result};
 use crate::manifest::RowGroup;
 use crate::page::{Checked, Lineage, Tally};
+use crate::schema::cast;
 
 /// The rows of a row group to decode.
 #[derive(Debug)]
@@ -109,15 +111,28 @@ impl Dataset {
             complete: self.range(fetched.group).end - self.range(fetched.group).start == rows.count,
         };
         let array = match indexed.filter(|_| !fetched.pages.is_empty()) {
-            Some(reader) => group.some_pages(reader, leaves, rows, &fetched.pages, &place)?,
+            Some(reader) => group.some_pages(reader, leaves, &rows, &fetched.pages, &place)?,
             None => group.all_pages(leaves, &rows, &place)?,
         };
-        let array = guard(&place, "its type is not the dataset's", || Ok(unify::adapt(&array, data_type)?))?;
+        let array = self.adapted(&array, data_type, &rows, &place)?;
         if array.len() == count {
             Ok(array)
         } else {
             Err(Error::corrupt(place, format!("it has {} rows where {count} were expected", array.len())))
         }
+    }
+
+    /// `array`, which has the selected `rows`, in the dataset's type.
+    fn adapted(&self, array: &ArrayRef, data_type: &DataType, rows: &Rows, place: &Place) -> Result<ArrayRef> {
+        if array.data_type().is_nested() {
+            return guard(place, "its type is not the dataset's", || Ok(unify::adapt(array, data_type)?));
+        }
+        guard(place, "its type is not the dataset's", || Ok(cast(array, data_type)))?.map_err(|misfit| {
+            let row = misfit.row.and_then(|at| stored_row(at, rows));
+            let place = row.map_or_else(|| place.clone(), |row| place.clone().row(row as u64));
+            let hint = "files of the dataset differ in this type: leave the row out by a filter, or open the files as separate datasets";
+            Error::unsupported(misfit.to_string(), hint).at(place)
+        })
     }
 
     /// Checks what was fetched of one leaf before it is decoded.
@@ -241,7 +256,7 @@ impl Group<'_> {
         &self,
         reader: &ArrowReaderMetadata,
         leaves: &Leaves,
-        rows: Rows,
+        rows: &Rows,
         some: &[(usize, Vec<Paged>)],
         place: &Place,
     ) -> Result<ArrayRef> {
@@ -256,8 +271,8 @@ impl Group<'_> {
                     .with_batch_size(self.row_group.rows as usize)
                     // Masks would ask for pages in which nothing is selected.
                     .with_row_selection_policy(RowSelectionPolicy::Selectors);
-            if let Some(selection) = rows.selection {
-                builder = builder.with_row_selection(selection);
+            if let Some(selection) = &rows.selection {
+                builder = builder.with_row_selection(selection.clone());
             }
             gathered(builder.build()?)
         })
@@ -276,27 +291,27 @@ fn gathered(reader: ParquetRecordBatchReader) -> Result<ArrayRef, ParquetError> 
     }
 }
 
+/// The row of the row group that is number `at` of those that are selected.
+fn stored_row(at: usize, rows: &Rows) -> Option<usize> {
+    let Some(selection) = &rows.selection else { return Some(at) };
+    let (mut row, mut left) = (0, at);
+    for selector in selection.iter() {
+        if !selector.skip && left < selector.row_count {
+            return Some(row + left);
+        }
+        row += selector.row_count;
+        left -= if selector.skip { 0 } else { selector.row_count };
+    }
+    None
+}
+
 /// The error for times that cannot be converted.
 fn untimely(fault: times::Fault, rows: &Rows, place: &Place) -> Error {
     let (at, flat, why) = match fault {
         times::Fault::Arrow(error) => return Error::corrupt_by(place.clone(), "its pages are damaged", error),
         times::Fault::Time { at, flat, why } => (at, flat, why),
     };
-    let stored = || match &rows.selection {
-        None => Some(at),
-        Some(selection) => {
-            let (mut row, mut left) = (0, at);
-            for selector in selection.iter() {
-                if !selector.skip && left < selector.row_count {
-                    return Some(row + left);
-                }
-                row += selector.row_count;
-                left -= if selector.skip { 0 } else { selector.row_count };
-            }
-            None
-        }
-    };
-    let place = match stored().filter(|_| flat) {
+    let place = match stored_row(at, rows).filter(|_| flat) {
         Some(row) => place.clone().row(row as u64),
         None => place.clone(),
     };

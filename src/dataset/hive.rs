@@ -45,7 +45,11 @@ pub(crate) fn agreed(path: &str) -> Result<Values> {
     let values = values(path);
     for (at, (key, value)) in values.iter().enumerate() {
         let earlier = values.iter().take(at).find(|(earlier, _)| earlier == key);
-        if let Some((_, earlier)) = earlier.filter(|(_, earlier)| earlier != value) {
+        let number = |value: &Option<Arc<str>>| value.as_deref().and_then(integer);
+        let differs = |earlier: &Option<Arc<str>>| {
+            earlier != value && number(earlier).zip(number(value)).is_none_or(|(one, two)| one != two)
+        };
+        if let Some((_, earlier)) = earlier.filter(|(_, earlier)| differs(earlier)) {
             let shown = |value: &Option<Arc<str>>| value.as_deref().unwrap_or(NULL).to_owned();
             return Err(Error::Mismatch {
                 what: format!("partition column {key:?} in the directories of file {path}"),
@@ -203,13 +207,15 @@ mod tests {
 
     #[test]
     fn directories_that_give_a_column_two_values_are_an_error_that_names_file_and_column() {
-        for path in ["k=1/k=2/b.parquet", "k=1/d/k=__HIVE_DEFAULT_PARTITION__/b.parquet", "k=1/j=1/k=01/b.parquet"] {
+        for path in ["k=1/k=2/b.parquet", "k=1/d/k=__HIVE_DEFAULT_PARTITION__/b.parquet", "k=a/j=1/k=A/b.parquet"] {
             let error = agreed(path).unwrap_err();
             assert!(matches!(error, Error::Mismatch { .. }), "{error}");
             let said = error.to_string();
             assert!(said.contains("\"k\"") && said.contains(path), "{said}");
         }
-        for path in ["k=1/k=1/b.parquet", "k=1/K=2/b.parquet", "k=1/j=2/k.parquet", "k=2=1/b.parquet"] {
+        for path in
+            ["k=1/k=1/b.parquet", "k=1/k=01/b.parquet", "k=1/K=2/b.parquet", "k=1/j=2/k.parquet", "k=2=1/b.parquet"]
+        {
             assert_eq!(agreed(path).unwrap(), values(path), "{path}");
         }
     }

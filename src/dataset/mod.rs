@@ -89,7 +89,7 @@ pub(crate) use select::Room;
 pub use selector::Selector;
 pub use write::{Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 #[cfg(feature = "flight")]
-pub(crate) use write::{FileWriter, Sink, long_cells, shrinks};
+pub(crate) use write::{FileWriter, Form, Sink, form, long_cells};
 #[cfg(feature = "convert")]
 pub(crate) use write::{Finished, lacking};
 

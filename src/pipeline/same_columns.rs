@@ -4,20 +4,22 @@ use std::sync::Arc;
 
 use crate::codec::{Columns, Origin};
 use crate::error::{Error, Result};
-use crate::schema::Schema;
+use crate::schema::{Field, Schema};
 
 /// Most characters of a column's meaning in errors.
 const SHOWN: usize = 200;
 
 /// Checks that batches of the dataset at `urls`, with the columns `other`, are as those of the first dataset.
 pub(super) fn fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<()> {
-    if first == other {
-        return Ok(());
-    }
-    let mut pairs = first.fields().iter().zip(other.fields());
-    if let Some((one, two)) = pairs.find(|(one, two)| one.to_string() == two.to_string() && one.classes != two.classes)
-    {
-        return Err(other_classes(&one.name, one.classes.as_deref(), two.classes.as_deref(), urls));
+    let pairs = || first.fields().iter().zip(other.fields());
+    let unnamed = |field: &Field| Field { classes: None, ..field.clone() };
+    if first.fields().len() == other.fields().len() && pairs().all(|(one, two)| unnamed(one) == unnamed(two)) {
+        // Those within lists and structs are judged by their origins.
+        let is_own = |field: &Field| field.dims.len() == 1 && !field.name.contains('.');
+        return match pairs().find(|(one, two)| is_own(one) && one.classes != two.classes) {
+            Some((one, two)) => Err(other_classes(&one.name, one.classes.as_deref(), two.classes.as_deref(), urls)),
+            None => Ok(()),
+        };
     }
     Err(Error::Mismatch {
         what: format!("columns of the mixture's datasets, at {}", urls.join(", ")),
@@ -51,12 +53,17 @@ pub(super) fn origins(first: &Columns, other: &Columns, urls: &[String]) -> Resu
                         .to_owned(),
                 });
             }
-            if one.classes != two.classes {
+            if contradict(one.classes, two.classes) {
                 return Err(other_classes(one.column, one.classes, two.classes, urls));
             }
         }
     }
     Ok(())
+}
+
+/// Returns true if one number means two classes: names may be missing, and may continue the others.
+fn contradict(one: Option<&[Arc<str>]>, two: Option<&[Arc<str>]>) -> bool {
+    one.zip(two).is_some_and(|(one, two)| !one.starts_with(two) && !two.starts_with(one))
 }
 
 fn other_classes(column: &str, one: Option<&[Arc<str>]>, two: Option<&[Arc<str>]>, urls: &[String]) -> Error {

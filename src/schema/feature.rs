@@ -6,8 +6,8 @@ use arrow::datatypes::{DataType, Field};
 /// The key of the field's metadata that holds a [`Feature`] as text.
 pub(crate) const FEATURE_KEY: &str = "bowstring.feature";
 
-/// The key of the metadata of a root field that holds the names of the classes that integers number, as JSON: an object of lists, by the
-/// dotted name of each integer column in it.
+/// The key of the metadata of a root field that holds the names of the classes that integers number, as JSON: a list for
+/// the column itself, or an object of lists by the dotted name of each integer column in it.
 pub(crate) const CLASSES_KEY: &str = "bowstring.classes";
 
 /// The type of a column in another library.

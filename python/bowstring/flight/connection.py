@@ -38,10 +38,11 @@ from bowstring.errors import (
     TimeoutError,
     UnsupportedError,
 )
+from bowstring.flight.validity import checked
 from bowstring.options import Mode, is_server
 from bowstring.ranges import seconds
 
-__all__ = ["Address", "Connection", "Rows", "attempt_of", "checked", "is_server", "pieces"]
+__all__ = ["Address", "Connection", "Rows", "attempt_of", "is_server", "pieces"]
 
 PORT = 8815
 _SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
@@ -412,15 +413,6 @@ class Rows:
                     except StopIteration:
                         break
                 yield checked(chunk.data, connection.server)
-
-
-def checked(batch: pa.RecordBatch, peer: str) -> pa.RecordBatch:
-    """``batch``, if its lengths and offsets are within its buffers. The reader of messages takes a peer's word for that."""
-    try:
-        batch.validate(full=True)
-    except pa.ArrowException as error:
-        raise CorruptError(f"{peer} sent a batch that is not valid: {error}") from error
-    return batch
 
 
 def pieces(batch: pa.RecordBatch, most: int = _MESSAGE_BYTES) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 
 from bowstring.errors import ClosedError, Error, LimitError, MismatchError, RemoteError, TimeoutError, UnsupportedError
 from bowstring.flight import Connection
-from bowstring.flight.connection import checked
+from bowstring.flight.validity import checked
 from bowstring.forks import Origin
 from bowstring.inference.arrays import joined
 from bowstring.inference.streams import Answer, Failed

@@ -14,7 +14,7 @@ import pyarrow.flight as flight
 
 from bowstring.endpoint import Endpoint, answer
 from bowstring.errors import Error, LimitError, MismatchError, UnsupportedError
-from bowstring.flight.connection import checked
+from bowstring.flight.validity import checked
 from bowstring.inference.arrays import Model, has_no_bytes, predicted, tensors
 from bowstring.inference.batcher import Batcher
 from bowstring.inference.streams import Answer, Failed, Stream, Streams

@@ -14,7 +14,7 @@ from bowstring import _native
 from bowstring.errors import CorruptError
 from bowstring.options import document
 from bowstring.petastorm import _files, _infer
-from bowstring.petastorm._holes import FILL, Holes, key
+from bowstring.petastorm._holes import FILL, Holes, Lists, key
 from bowstring.petastorm.codecs import ScalarCodec
 from bowstring.petastorm.errors import DecodeFieldError, TimeRangeError
 from bowstring.petastorm.unischema import Unischema, UnischemaField
@@ -45,7 +45,10 @@ class Location:
     ) -> _native.RowGroups:
         """Opens it, with nulls as masks, or filled. ``arrow`` names columns that come in their stored type."""
         # Options that are None are looked up in the environment, which may affect how to read, but not what.
-        given = {**self.options, "nulls": "mask" if fill is None else {"fill": fill}}
+        given = {**self.options, "nulls": "mask"}
+        if fill is not None:
+            # Its row groups are asked for one at a time.
+            given |= {"nulls": {"fill": fill}, "prefetch": 1}
         chosen = {"columns": list(columns) if columns is not None else None, "arrow": list(arrow)}
         given |= {name: names for name, names in chosen.items() if names}
         return _native.RowGroups(document(self._distinct, given), max_rows)
@@ -95,9 +98,8 @@ class Source:
     ) -> None:
         names = [field.name for field in fields]
         self.fields = list(fields)
-        self._location = location
         self._lists = [field.name for field in fields if field.codec is None and field.shape]
-        self._holes: dict[str, Holes] = {}
+        self._holes = Holes(lambda lists: location.open(lists, max_rows=max_rows, fill=FILL))
         self._native = location.open(names, [f.name for f in fields if _as_stored(f, stored)], max_rows)
         self.groups = self._native.groups
         self.row_group_counts = self._native.row_group_counts
@@ -140,20 +142,22 @@ class Source:
 
     def _with_holes(self, group: int, first: int, columns: Columns) -> Columns:
         """``columns`` and the masks of the null items of lists, where there are any."""
-        found: dict[str, Any] = {}
+        found: dict[str, Lists] = {}
+        names = []
         for name in self._lists:
             mask: Any = columns.get(f"{name}__valid")
             values: Any = columns.get(f"{name}__values")
             # Arrow's arrays have their nulls.
             if mask is None or values is None or isinstance(values, _native.ArrowArray):
                 continue
+            names.append(name)
             valid, ends = mask.numpy(), columns[f"{name}__offsets"].numpy()  # type: ignore[union-attr]
-            if valid.all() or not np.diff(ends)[~valid].any():
-                continue
-            if name not in self._holes:
-                self._holes[name] = Holes(name, self._location.open([name], fill=FILL))
-            found[key(name)] = self._holes[name].of(group, first, values.numpy(), ends)
-        return {**columns, **found} if found else columns
+            if not valid.all() and np.diff(ends)[~valid].any():
+                found[name] = Lists(values.numpy(), ends, valid)
+        if not found:
+            return columns
+        masks: Any = self._holes.of(names, self.groups[group], first, found)
+        return {**columns, **{key(name): mask for name, mask in masks.items()}}
 
     def stats(self) -> dict[str, Any]:
         """Counters of the native stages."""
@@ -162,8 +166,7 @@ class Source:
     def close(self) -> None:
         """Stops everything at once."""
         self._native.close()
-        for holes in self._holes.values():
-            holes.close()
+        self._holes.close()
 
 
 def _unit(unit: str | None) -> str | None:

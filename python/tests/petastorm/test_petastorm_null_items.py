@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime
 import pathlib
 import random
+import threading
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bowstring.errors import ClosedError, SourceChangedError
 from bowstring.petastorm import make_batch_reader, make_reader
+from bowstring.petastorm._source import Location
 from bowstring.petastorm.etl.rowgroup_indexers import SingleFieldIndexer
 from bowstring.petastorm.predicates import in_intersection, in_lambda
 from bowstring.petastorm.transform import TransformSpec
@@ -146,3 +149,115 @@ def test_null_items_are_no_values_of_an_index() -> None:
     indexer = SingleFieldIndexer("index", "i")
     indexer.build_index([{"i": np.array([1.0, np.nan])}, {"i": np.array(["a", None], dtype=object)}, {"i": None}], 3)
     assert dict(indexer._index_data) == {1: {3}, "a": {3}}
+
+
+def written(folder: pathlib.Path, name: str, first: int, lists: list[Any]) -> None:
+    columns = {"id": range(first, first + len(lists)), "v": pa.array(lists, pa.list_(pa.int64()))}
+    pq.write_table(pa.table(columns), folder / f"{name}.parquet", row_group_size=4)
+
+
+@pytest.fixture
+def late(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder whose nulls come last."""
+    for at in range(30):
+        written(tmp_path, f"p{at:02}", at * 4, [[1, 2]] * 4)
+    written(tmp_path, "z", 120, [[0, 0], [0, None], [None, 5], [1, 0]])
+    return tmp_path
+
+
+def test_a_file_added_in_the_middle_changes_no_null_items(late: pathlib.Path) -> None:
+    with make_reader(f"file://{late}", shuffle_row_groups=False, workers_count=1) as reader:
+        next(reader)
+        written(late, "a", 900, [[0, 7], [7, 7], [7, 0], [7, 7]])
+        found = {int(row.id): plain(row.v) for row in reader}
+    assert [found[at] for at in range(120, 124)] == [[0, 0], [0, None], [None, 5], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        [[0, 0], [0, None], [None, 6], [1, 0]],
+        [[0, 0], [0, None], [None, 5], [1, None]],
+        [[1, 0], [0, None], [None, 5], [1, 0]],
+        [[0, 0], [0, None], [None, 5], [1]],
+        [[0, 0], [0, None], [None, 5]],
+    ],
+    ids=str,
+)
+def test_null_items_of_a_file_that_changed_are_an_error(
+    late: pathlib.Path, lists: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens = Location.open
+
+    def replaced(self: Location, *args: Any, **options: Any) -> Any:
+        if options.get("fill") is not None:
+            written(late, "z", 120, lists)
+        return opens(self, *args, **options)
+
+    monkeypatch.setattr(Location, "open", replaced)
+    raises = pytest.raises(SourceChangedError, match=r"z\.parquet changed during the run.*null items")
+    with make_reader(f"file://{late}", shuffle_row_groups=False, workers_count=1) as reader, raises as error:
+        list(reader)
+    assert error.value.row_group == 0
+
+
+@pytest.fixture
+def reopened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is opened to find null items."""
+    made = []
+    opens = Location.open
+
+    def noted(self: Location, *args: Any, **options: Any) -> Any:
+        opened = opens(self, *args, **options)
+        if options.get("fill") is not None:
+            made.append(opened)
+        return opened
+
+    monkeypatch.setattr(Location, "open", noted)
+    return made
+
+
+def test_all_lists_of_a_reader_share_one_more_opening(url: str, reopened: list[Any], tmp_path: pathlib.Path) -> None:
+    with make_reader(url) as reader:
+        assert sum(1 for _ in reader) == ROWS
+    assert len(reopened) == 1
+    written(tmp_path, "whole", 0, [[1], None, []])
+    with make_reader(f"file://{tmp_path}") as reader:
+        assert sum(1 for _ in reader) == 3
+    assert len(reopened) == 1
+
+
+def test_a_reader_stops_at_once_while_it_opens_for_null_items(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening, goes_on, made = threading.Event(), threading.Event(), []
+    opens = Location.open
+
+    def slow(self: Location, *args: Any, **options: Any) -> Any:
+        if options.get("fill") is not None:
+            opening.set()
+            assert goes_on.wait(60)
+        made.append(opens(self, *args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(Location, "open", slow)
+    reader = make_reader(url, schema_fields=["id", "int"])
+
+    def ask() -> None:
+        with pytest.raises(RuntimeError):
+            next(reader)
+
+    asks = threading.Thread(target=ask)
+    asks.start()
+    assert opening.wait(60)
+    before = set(threading.enumerate())
+    stops = threading.Thread(target=lambda: (reader.stop(), reader.join()))
+    stops.start()
+    for thread in (stops, asks):
+        thread.join(20)
+    ended = not stops.is_alive() and not asks.is_alive()
+    goes_on.set()
+    for thread in before - {threading.current_thread()}:
+        if thread.name == "bowstring-petastorm-holes":
+            thread.join(60)
+    assert ended
+    with pytest.raises(ClosedError):
+        made[-1].next(lambda *piece: piece)

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, TimeUnit};
+use serde::Deserialize;
 
 use super::options::ColumnOptions;
 use super::select;
@@ -116,11 +117,22 @@ pub(super) fn leaves(schema: &Schema) -> Result<Vec<Leaf>> {
 
 /// Gives the integers among `leaves`, which are those of `root`, the names of the classes that they number.
 fn number_classes(root: &Field, leaves: &mut [Leaf]) {
-    type Names = BTreeMap<String, Arc<[Arc<str>]>>;
-    let classes = root.metadata().get(CLASSES_KEY).and_then(|text| serde_json::from_str::<Names>(text).ok());
-    let Some(classes) = classes else { return };
+    type Names = Arc<[Arc<str>]>;
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Classes {
+        /// Of the column itself, as batches say it.
+        Own(Names),
+        /// By dotted name.
+        Each(BTreeMap<String, Names>),
+    }
+    let Some(text) = root.metadata().get(CLASSES_KEY) else { return };
+    let Ok(classes) = serde_json::from_str::<Classes>(text) else { return };
     for leaf in leaves.iter_mut().filter(|leaf| leaf.is_integer()) {
-        leaf.classes = classes.get(&leaf.name).cloned();
+        leaf.classes = match &classes {
+            Classes::Own(names) => (leaf.name == *root.name()).then(|| Arc::clone(names)),
+            Classes::Each(names) => names.get(&leaf.name).cloned(),
+        };
     }
 }
 

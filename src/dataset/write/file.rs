@@ -1,6 +1,6 @@
 //! One Parquet file that is being written: batches in, row groups out.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 
@@ -17,7 +17,7 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::bytes;
 use super::decoded::{MOST_DECODED, SHRINKS, decoded_bytes};
-use super::shrinking::{long_cells, shrinks};
+use super::shrinking::{Form, form, long_cells};
 use crate::page::{PlainChunk, Values};
 
 /// Bytes that are kept of a finished column chunk until its file ends, about: what the footer and the page index say of it.
@@ -37,8 +37,8 @@ impl Sink for io::Sink {}
 /// Columns that the properties want plain, and nothing else, go to the file as they lie in memory; the Arrow writer encodes the others.
 /// A row group is written when it is whole: until then, plain columns hold the arrays that they were given, and with them the batches,
 /// whose memory is often one piece. If plain columns are the smaller part of a batch, they are copied instead. A column that had a null or
-/// an empty list is encoded in the rest of the file. A row with a cell that readers would refuse once it is packed is a row group of its
-/// own, with the values as they are.
+/// an empty list is encoded in the rest of the file. A row with a cell that readers might refuse beside others is a row group of its own, and
+/// one that they would refuse even there has its values as they are.
 pub(crate) struct FileWriter<W: Sink> {
     file: SerializedFileWriter<W>,
     encoders: ArrowRowGroupWriterFactory,
@@ -113,22 +113,32 @@ impl<W: Sink> FileWriter<W> {
     /// Those of the Parquet crate: a batch that does not fit the schema, and those of the sink.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut first = 0;
-        for row in self.refused(batch)? {
+        for (row, form) in self.alone(batch)? {
             self.write_packed(&batch.slice(first, row - first))?;
-            self.write_as_it_is(&batch.slice(row, 1))?;
+            self.flush()?;
+            let row_alone = batch.slice(row, 1);
+            match form {
+                Form::AsItIs(..) => self.write_as_it_is(&row_alone)?,
+                Form::Alone | Form::Packed => self.gather(&row_alone, decoded_bytes(&row_alone))?,
+            }
+            self.flush()?;
             first = row + 1;
         }
         self.write_packed(&batch.slice(first, batch.num_rows() - first))
     }
 
-    /// Rows with a cell that readers would refuse as the properties want it.
-    fn refused(&self, batch: &RecordBatch) -> Result<BTreeSet<usize>> {
-        let mut rows = BTreeSet::new();
+    /// Rows with a cell that readers might refuse beside others, as the properties want it.
+    fn alone(&self, batch: &RecordBatch) -> Result<BTreeMap<usize, Form>> {
+        let mut rows = BTreeMap::new();
         let columns = self.columns.iter().zip(self.schema.fields()).zip(batch.columns());
         for ((_, field), array) in columns.filter(|((column, _), _)| column.packed) {
             long_cells(array, 0, &mut |row, cell| {
-                if !rows.contains(&row) && shrinks(field, cell, self.file.properties().as_ref().clone())?.is_some() {
-                    rows.insert(row);
+                if matches!(rows.get(&row), Some(Form::AsItIs(..))) {
+                    return Ok(());
+                }
+                let form = form(field, cell, self.file.properties().as_ref().clone())?;
+                if form != Form::Packed {
+                    rows.insert(row, form);
                 }
                 Ok::<_, ParquetError>(())
             })?;
@@ -136,9 +146,8 @@ impl<W: Sink> FileWriter<W> {
         Ok(rows)
     }
 
-    /// Writes a row group of `row`, with nothing compressed and no dictionaries.
+    /// Gathers `row` for a row group of its own, with nothing compressed and no dictionaries.
     fn write_as_it_is(&mut self, row: &RecordBatch) -> Result<()> {
-        self.flush()?;
         let mut properties = self.file.properties().as_ref().clone().into_builder();
         for leaf in self.file.schema_descr().columns() {
             properties = properties

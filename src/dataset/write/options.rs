@@ -7,6 +7,7 @@ use parquet::basic::{Compression as Codec, ZstdLevel};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
+use serde_json::Value;
 
 use super::SCHEMA_KEY;
 use crate::dataset::features::SPARK_ROW;
@@ -21,8 +22,8 @@ pub struct WriterOptions {
     /// Rows of a row group at most. Default 65,536.
     pub rows_per_group: usize,
     /// Bytes of a row group, as stored: the next one starts when they are reached. Default 32 MiB. One that shrinks to less
-    /// than a hundredth ends at about 192 MiB as a reader decodes it. A row with a cell that would shrink to nearly nothing is one of its
-    /// own, which is not compressed.
+    /// than a hundredth ends at about 192 MiB as a reader decodes it. A row with a cell that shrinks to nearly nothing is one of its
+    /// own, without compression if readers would refuse it otherwise.
     pub group_bytes: usize,
     /// Rows of a file, exactly but for the last file. Default: as `file_bytes` says.
     pub rows_per_file: Option<usize>,
@@ -184,10 +185,22 @@ impl WriterOptions {
         let ours = serde_json::json!({ "fields": fields }).to_string();
         let mut pairs = vec![KeyValue::new(SCHEMA_KEY.to_owned(), ours)];
         // Types that Spark alone has. A variant that is declared could no longer be filtered here.
-        let spark = schema.metadata().get(SPARK_ROW).filter(|row| !row.contains("\"variant\""));
+        let spark = schema.metadata().get(SPARK_ROW).filter(|row| !has_variants(row));
         pairs.extend(spark.map(|row| KeyValue::new(SPARK_ROW.to_owned(), row.clone())));
         Ok(properties.set_key_value_metadata(Some(pairs)).build())
     }
+}
+
+/// Returns true if a column of Spark's schema `row` is a variant, or has some in it.
+fn has_variants(row: &str) -> bool {
+    fn is(kind: &Value) -> bool {
+        let child = |key: &str| kind.get(key).is_some_and(is);
+        let members = kind.get("fields").and_then(Value::as_array);
+        kind == "variant"
+            || ["elementType", "keyType", "valueType", "type"].into_iter().any(child)
+            || members.is_some_and(|members| members.iter().any(|member| member.get("type").is_some_and(is)))
+    }
+    serde_json::from_str(row).is_ok_and(|row| is(&row))
 }
 
 fn is_text(kind: &DataType) -> bool {

@@ -39,6 +39,9 @@ use crate::store::publish::turn;
 const STAGED: &str = "_staged";
 const RECORD: &str = "_record.json";
 
+/// How long a version stays after the last ticket or stream: as long as a ticket is valid.
+const GRACE: Duration = Duration::from_secs(900);
+
 /// A directory of datasets, held by one process at a time.
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -381,7 +384,7 @@ impl Directory {
         };
         for version in names.into_iter().map(|name| versions.join(name)) {
             if kept.iter().flatten().all(|kept| *kept != version)
-                && !self.leases.is_read(&shown(&version).to_string_lossy())
+                && !self.leases.is_read(&shown(&version).to_string_lossy(), GRACE)
                 && let Err(error) = self.files.remove_directory(&version)
             {
                 stays(&error, &version);

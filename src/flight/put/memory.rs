@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -338,7 +339,8 @@ impl Memory {
                 }
                 None => (None, Vec::new()),
             };
-            let is_read = |version: &Version| self.leases.is_read(&self.url_of(version));
+            // Memory is short: only what is being read stays.
+            let is_read = |version: &Version| self.leases.is_read(&self.url_of(version), Duration::ZERO);
             let (read, forgotten) = past.into_iter().partition::<Vec<_>, _>(is_read);
             datasets.insert(write.dataset().to_owned(), Dataset { current: version, before, read });
             forgotten

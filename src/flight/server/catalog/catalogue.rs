@@ -184,6 +184,11 @@ impl Patience {
         Self { refresh: self.refresh.min(refresh), ..self }
     }
 
+    /// Returns the same with at least `refresh`.
+    pub(crate) fn at_least(self, refresh: Duration) -> Self {
+        Self { refresh: self.refresh.max(refresh), ..self }
+    }
+
     /// Returns true if a reload came after files were seen at `looked`.
     pub(crate) fn is_outdated(self, looked: Instant) -> bool {
         self.since.is_some_and(|since| looked < since)

@@ -41,6 +41,9 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Size in bytes above which the memory of an opening must have room for a row: one is made to determine the columns.
 const FREE_ROW: u64 = 1 << 20;
 
+/// Longest time from one rank of a job to the next, if the first ones read already.
+const TOGETHER: Duration = Duration::from_secs(600);
+
 /// Plans of epochs that are remembered per dataset: ranks of a job are in one epoch or the next, and a plan takes some 20 bytes a row
 /// group.
 const PLANS: usize = 4;
@@ -230,8 +233,7 @@ impl<T: Source> DatasetCache<T> {
     /// With a `fingerprint` it returns the data of that fingerprint, if open: a stream that has begun with them resumes with them. A
     /// new stream gets the data that others read just now, unless the catalogue was replaced since they were looked at, or those that the
     /// `patience` lasts for, so that ranks that begin together have one plan; else the data as they are now. Of a written dataset it gets
-    /// the newest version, unless it is a rank that others of its world wait for: they have begun with the version before, and read it, or
-    /// got it within the `patience`.
+    /// the newest version, unless it is a rank that others of its world wait for: they have begun with an earlier version lately.
     ///
     /// # Errors
     /// Those of [`Door::open`]; [`Error::Limit`] if too much of what the tenant, or all, have open is in use.
@@ -248,33 +250,32 @@ impl<T: Source> DatasetCache<T> {
     {
         // The ticket determines the world; the server's environment is irrelevant.
         (options.rank, options.world_size) = (Some(0), Some(1));
-        let urls = if version.is_some() { std::mem::take(&mut options.urls) } else { options.urls.clone() };
+        let urls = options.urls.clone();
+        if version.is_some() {
+            options.urls.clear();
+        }
         let json =
             serde_json::to_string(&(&options, hidden)).map_err(|error| Error::config("options", error.to_string()))?;
         let key = Arc::new(Key { written: version.as_ref().map(|version| version.dataset.clone()), options: json });
         if let Some(found) = fingerprint.and_then(|fingerprint| self.known(&key, fingerprint)) {
             return Ok(found);
         }
-        let lease = version.map(|version| version.lease);
-        loop {
-            let entry = self.newest(&key, (&urls, &lease));
-            if lease.is_some()
-                && entry.urls != urls
-                && (fingerprint.is_some() || !ranks.is_some_and(|ranks| entry.is_awaiting(ranks, patience)))
-            {
-                self.renew(&entry, (&urls, &lease));
-                continue;
-            }
+        if let Some(version) = version {
+            let begins = ranks.filter(|_| fingerprint.is_none());
+            let entry = self.of_version(&key, (&urls, Some(version.lease)), begins, patience);
             options.urls.clone_from(&entry.urls);
+            let opened = door.open(&entry.slot, options, &open, |opened| self.admit(door.tenant, opened)).await;
+            if let (Err(_), Some(ranks)) = (&opened, begins) {
+                entry.given().remove(ranks);
+            }
+            let found = opened?;
+            entry.keep(found);
+            return Ok(Arc::clone(found));
+        }
+        loop {
+            let entry = self.newest(&key, &urls);
             let found =
                 door.open(&entry.slot, options.clone(), &open, |opened| self.admit(door.tenant, opened)).await?;
-            if let Some(ranks) = ranks {
-                entry.given.lock().unwrap_or_else(PoisonError::into_inner).add(ranks, Instant::now());
-            }
-            if let Some(lease) = &entry.lease {
-                lease.keep_for(found);
-                return Ok(Arc::clone(found));
-            }
             let mut looked = entry.looked.lock().await;
             // A stream resumes with data that are not open: perhaps they are newer than these.
             let (patience, used) = match fingerprint {
@@ -297,7 +298,7 @@ impl<T: Source> DatasetCache<T> {
                 *looked = Instant::now();
                 return Ok(Arc::clone(found));
             }
-            self.renew(&entry, (&urls, &None));
+            self.renew(&entry, &urls);
         }
     }
 
@@ -361,22 +362,52 @@ impl<T: Source> DatasetCache<T> {
         // Of several, the newest: files may have changed to ones of the same rows.
         let found = entries.iter().enumerate().filter(|(_, entry)| is(entry));
         let at = found.max_by_key(|(_, entry)| entry.number)?.0;
-        used(&mut entries, at)?.slot.get().cloned()
+        let entry = used(&mut entries, at)?;
+        let found = entry.slot.get()?;
+        entry.keep(found);
+        Some(Arc::clone(found))
+    }
+
+    /// Returns the entry of the version that some job of the world of `begins` reads without these ranks; else that of the newest version,
+    /// which is at `urls`. The ranks are in it when they have it.
+    fn of_version(
+        &self,
+        key: &Arc<Key>,
+        (urls, lease): (&[String], Option<Arc<Lease>>),
+        begins: Option<Ranks>,
+        patience: Patience,
+    ) -> Arc<Entry<T>> {
+        let mut entries = self.lock();
+        let newest = |is: &dyn Fn(&Entry<T>) -> bool| {
+            let of_key = entries.iter().enumerate().filter(|(_, entry)| entry.key == *key && is(entry));
+            of_key.max_by_key(|(_, entry)| entry.number).map(|(at, entry)| (at, entry.number))
+        };
+        let awaiting = begins.and_then(|ranks| newest(&|entry| entry.is_awaiting(ranks, patience)));
+        let found = awaiting.or_else(|| newest(&|entry| entry.urls == urls));
+        let next = newest(&|_| true).map_or(0, |(_, number)| number + 1);
+        let entry = match found.and_then(|(at, _)| used(&mut entries, at)) {
+            Some(entry) => entry,
+            None => add(&mut entries, Entry { lease, ..Entry::new(key, next, urls) }),
+        };
+        if let Some(ranks) = begins {
+            entry.given().add(ranks, Instant::now());
+        }
+        entry
     }
 
     /// Returns the newest entry of `key`, adding one if there is none.
-    fn newest(&self, key: &Arc<Key>, at: At<'_>) -> Arc<Entry<T>> {
+    fn newest(&self, key: &Arc<Key>, urls: &[String]) -> Arc<Entry<T>> {
         let mut entries = self.lock();
         let of_key = entries.iter().enumerate().filter(|(_, entry)| entry.key == *key);
         let newest = of_key.max_by_key(|(_, entry)| entry.number).map(|(at, _)| at);
-        newest.and_then(|at| used(&mut entries, at)).unwrap_or_else(|| add(&mut entries, Entry::new(key, 0, at)))
+        newest.and_then(|at| used(&mut entries, at)).unwrap_or_else(|| add(&mut entries, Entry::new(key, 0, urls)))
     }
 
     /// Adds a newer entry than `old`, unless there is one already.
-    fn renew(&self, old: &Entry<T>, at: At<'_>) {
+    fn renew(&self, old: &Entry<T>, urls: &[String]) {
         let mut entries = self.lock();
         if entries.iter().all(|entry| entry.key != old.key || entry.number <= old.number) {
-            add(&mut entries, Entry::new(&old.key, old.number + 1, at));
+            add(&mut entries, Entry::new(&old.key, old.number + 1, urls));
         }
     }
 
@@ -395,9 +426,6 @@ impl<T: Source> DatasetCache<T> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Where an entry has its data, and what keeps them there.
-type At<'a> = (&'a [String], &'a Option<Arc<Lease>>);
 
 /// Moves entry `at` to the end: it was used last.
 fn used<T>(entries: &mut VecDeque<Arc<Entry<T>>>, at: usize) -> Option<Arc<Entry<T>>> {
@@ -421,23 +449,38 @@ fn add<T>(entries: &mut VecDeque<Arc<Entry<T>>>, entry: Entry<T>) -> Arc<Entry<T
 }
 
 impl<T> Entry<T> {
-    fn new(key: &Arc<Key>, number: u64, (urls, lease): At<'_>) -> Self {
+    fn new(key: &Arc<Key>, number: u64, urls: &[String]) -> Self {
         Self {
             key: Arc::clone(key),
             number,
             urls: urls.to_vec(),
-            lease: lease.clone(),
+            lease: None,
             given: Mutex::default(),
             slot: Slot::default(),
             looked: tokio::sync::Mutex::new(Instant::now()),
         }
     }
 
+    fn given(&self) -> std::sync::MutexGuard<'_, Given> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the version of `found`, which is what it opened.
+    fn keep(&self, found: &Arc<T>)
+    where
+        T: Send + Sync + 'static,
+    {
+        if let Some(lease) = &self.lease {
+            lease.keep_for(found);
+        }
+    }
+
     /// Returns true if other ranks of the world of `ranks` have begun with it, but not these, and go on with it.
     fn is_awaiting(&self, ranks: Ranks, patience: Patience) -> bool {
-        let is_read = self.slot.get().is_some_and(|found| Arc::strong_count(found) > 1);
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        given.lacks(ranks) && (is_read || given.last().is_some_and(|last| patience.lasts(last)))
+        let is_read = self.slot.get().is_none_or(|found| Arc::strong_count(found) > 1);
+        let given = self.given();
+        let patience = if is_read { patience.at_least(TOGETHER) } else { patience };
+        given.lacks(ranks) && given.last().is_some_and(|last| patience.lasts(last))
     }
 }
 
@@ -445,6 +488,8 @@ impl<T> Entry<T> {
 mod tests {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+    use tokio::sync::Semaphore;
 
     use super::super::catalogue::{Catalogue, Current};
     use super::super::openings::Openings;
@@ -639,9 +684,23 @@ mod tests {
 
     /// The open version of a written dataset for `rank` of 2, at `version` by now.
     async fn written(opened: &DatasetCache<Data>, version: u8, rank: u32, fingerprint: Option<u8>) -> (Arc<Data>, u8) {
-        let open = |options: LoaderOptions| async move {
-            let version = options.urls[0].parse().unwrap();
-            Ok(Data(Arc::default(), version))
+        written_after(opened, &Arc::new(Semaphore::new(1)), (version, rank), fingerprint).await
+    }
+
+    /// The same, with an opening that ends once `gate` has a permit.
+    async fn written_after(
+        opened: &DatasetCache<Data>,
+        gate: &Arc<Semaphore>,
+        (version, rank): (u8, u32),
+        fingerprint: Option<u8>,
+    ) -> (Arc<Data>, u8) {
+        let open = |options: LoaderOptions| {
+            let gate = Arc::clone(gate);
+            async move {
+                gate.acquire().await.unwrap().forget();
+                let version = options.urls[0].parse().unwrap();
+                Ok(Data(Arc::default(), version))
+            }
         };
         let of_dataset =
             Version { dataset: "d".to_owned(), url: version.to_string(), lease: Arc::new(Lease::default()) };
@@ -659,17 +718,41 @@ mod tests {
     async fn ranks_of_a_job_read_one_version_of_a_written_dataset() {
         let opened = DatasetCache::new(u64::MAX);
         let (first, _) = written(&opened, 1, 0, None).await;
-        tokio::time::advance(10 * MINUTE).await;
-        let (second, version) = written(&opened, 2, 1, None).await;
-        assert_eq!(version, 1, "its other rank reads it");
+        tokio::time::advance(9 * MINUTE).await;
         assert_eq!(written(&opened, 2, 0, None).await.1, 2, "another job");
-        assert_eq!(written(&opened, 3, 1, None).await.1, 2, "which has one version too");
+        let (second, version) = written(&opened, 3, 1, None).await;
+        assert_eq!(version, 2, "its other rank has just begun");
+        assert_eq!(written(&opened, 3, 1, None).await.1, 1, "that of the first job reads");
         assert_eq!(written(&opened, 3, 1, None).await.1, 3);
+        tokio::time::advance(11 * MINUTE).await;
+        assert_eq!(written(&opened, 4, 0, None).await.1, 4, "too late for the other rank of that job");
         for rank in 0..2 {
             assert_eq!(written(&opened, 3, rank, Some(1)).await.1, 1, "who has begun goes on");
         }
         drop((first, second));
-        assert_eq!(written(&opened, 3, 0, Some(9)).await.1, 3, "nobody has it open: the newest tells so");
+        assert_eq!(written(&opened, 4, 0, Some(9)).await.1, 4, "nobody has it open: the newest tells so");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn jobs_whose_ranks_come_in_between_leave_nothing_to_later_ones() {
+        let opened = DatasetCache::new(u64::MAX);
+        let mut reading = Vec::new();
+        for rank in [0, 0, 1, 1] {
+            reading.push(written(&opened, 1, rank, None).await);
+        }
+        for rank in 0..2 {
+            assert_eq!(written(&opened, 2, rank, None).await.1, 2);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_while_a_rank_opens_does_not_part_it_from_the_next() {
+        let (opened, gate) = (DatasetCache::new(u64::MAX), Arc::new(Semaphore::new(0)));
+        let ends = async { gate.add_permits(1) };
+        let first = written_after(&opened, &gate, (1, 0), None);
+        // They are polled in this order: the second asks while the first one's opening waits.
+        let (first, second, ()) = tokio::join!(first, written(&opened, 2, 1, None), ends);
+        assert_eq!((first.1, second.1), (1, 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! The ranks of a world that have begun to read a dataset.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
@@ -15,32 +15,41 @@ pub(crate) struct Ranks {
     pub(crate) rank: Option<u32>,
 }
 
-/// The ranks of one world to which a dataset was given.
+/// How often each rank of one world was given a dataset: once for each of its jobs.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     world: u32,
-    ranks: BTreeSet<u32>,
+    times: BTreeMap<u32, u32>,
     last: Option<Instant>,
 }
 
 impl Given {
-    /// Adds `ranks`. One of another world, or one that is here already, belongs to another job, which begins.
+    /// Adds `ranks`. Those of another world belong to another job, and all at once miss nobody.
     pub(super) fn add(&mut self, ranks: Ranks, now: Instant) {
         self.last = Some(now);
-        if !self.lacks(ranks) || self.ranks.len() >= MOST {
-            (self.world, self.ranks) = (ranks.world, BTreeSet::new());
+        if self.world != ranks.world || ranks.rank.is_none() || self.times.len() >= MOST {
+            (self.world, self.times) = (ranks.world, BTreeMap::new());
         }
-        match ranks.rank {
-            Some(rank) => drop(self.ranks.insert(rank)),
-            // Nobody is missing.
-            None => self.world = 0,
+        if let Some(rank) = ranks.rank {
+            *self.times.entry(rank).or_default() += 1;
         }
     }
 
-    /// Returns true if some ranks of this world are here, but not these.
+    /// Takes back what [`add`](Self::add) added.
+    pub(super) fn remove(&mut self, ranks: Ranks) {
+        if self.world == ranks.world
+            && let Some(rank) = ranks.rank
+            && let Some(times) = self.times.get_mut(&rank)
+        {
+            *times = times.saturating_sub(1);
+        }
+    }
+
+    /// Returns true if some job of this world has begun without these ranks.
     pub(super) fn lacks(&self, ranks: Ranks) -> bool {
-        let is_missing = ranks.rank.is_some_and(|rank| !self.ranks.contains(&rank));
-        self.world == ranks.world && !self.ranks.is_empty() && is_missing
+        let most = self.times.values().max().copied().unwrap_or(0);
+        let times = |rank| self.times.get(&rank).copied().unwrap_or(0);
+        self.world == ranks.world && ranks.rank.is_some_and(|rank| times(rank) < most)
     }
 
     /// The time of the last of them.
@@ -62,10 +71,16 @@ mod tests {
         assert!(given.lacks(of(2, Some(1))) && given.last().is_some());
         assert!(!given.lacks(of(2, Some(0))), "another job");
         assert!(!given.lacks(of(3, Some(1))) && !given.lacks(of(2, None)), "another world, or all of one");
+        given.add(of(2, Some(0)), Instant::now());
+        given.add(of(2, Some(1)), Instant::now());
+        assert!(given.lacks(of(2, Some(1))), "of the second job that began");
         given.add(of(2, Some(1)), Instant::now());
         assert!((0..2).all(|rank| !given.lacks(of(2, Some(rank)))), "all have come");
         given.add(of(2, Some(1)), Instant::now());
         assert!(given.lacks(of(2, Some(0))), "another job began with its second rank");
+        given.remove(of(2, Some(1)));
+        assert!(!given.lacks(of(2, Some(0))), "it could not open it");
+        given.add(of(2, Some(1)), Instant::now());
         given.add(of(2, None), Instant::now());
         assert!((0..2).all(|rank| !given.lacks(of(2, Some(rank)))), "all came at once");
     }
