@@ -114,25 +114,12 @@ impl Dataset {
             Some(reader) => group.some_pages(reader, leaves, &rows, &fetched.pages, &place)?,
             None => group.all_pages(leaves, &rows, &place)?,
         };
-        let array = self.adapted(&array, data_type, &rows, &place)?;
+        let array = adapted(&array, data_type, &rows, &place)?;
         if array.len() == count {
             Ok(array)
         } else {
             Err(Error::corrupt(place, format!("it has {} rows where {count} were expected", array.len())))
         }
-    }
-
-    /// `array`, which has the selected `rows`, in the dataset's type.
-    fn adapted(&self, array: &ArrayRef, data_type: &DataType, rows: &Rows, place: &Place) -> Result<ArrayRef> {
-        if array.data_type().is_nested() {
-            return guard(place, "its type is not the dataset's", || Ok(unify::adapt(array, data_type)?));
-        }
-        guard(place, "its type is not the dataset's", || Ok(cast(array, data_type)))?.map_err(|misfit| {
-            let row = misfit.row.and_then(|at| stored_row(at, rows));
-            let place = row.map_or_else(|| place.clone(), |row| place.clone().row(row as u64));
-            let hint = "files of the dataset differ in this type: leave the row out by a filter, or open the files as separate datasets";
-            Error::unsupported(misfit.to_string(), hint).at(place)
-        })
     }
 
     /// Checks what was fetched of one leaf before it is decoded.
@@ -289,6 +276,20 @@ fn gathered(reader: ParquetRecordBatchReader) -> Result<ArrayRef, ParquetError> 
         [] => Err(ParquetError::EOF("there are no rows".to_owned())),
         many => Ok(arrow::compute::concat(&many.iter().map(AsRef::as_ref).collect::<Vec<_>>())?),
     }
+}
+
+/// `array`, which has the selected `rows`, in the dataset's type.
+fn adapted(array: &ArrayRef, data_type: &DataType, rows: &Rows, place: &Place) -> Result<ArrayRef> {
+    const WHAT: &str = "its type is not the dataset's";
+    let adapted = guard(place, WHAT, || Ok(unify::adapt(array, data_type)?));
+    if adapted.is_ok() || array.data_type().is_nested() {
+        return adapted;
+    }
+    // The file is sound if all that is wrong is a value that this type does not hold.
+    let Err(misfit) = guard(place, WHAT, || Ok(cast(array, data_type)))? else { return adapted };
+    let Some(row) = misfit.row.and_then(|at| stored_row(at, rows)) else { return adapted };
+    let hint = "files of the dataset differ in this type: leave the row out by a filter, or open the files as separate datasets";
+    Err(Error::unsupported(misfit.to_string(), hint).at(place.clone().row(row as u64)))
 }
 
 /// The row of the row group that is number `at` of those that are selected.
