@@ -78,8 +78,6 @@ def _unfit(tensor: Any) -> str | None:
         return None
     if tensor.is_neg():
         return "one that shows what is in memory negated; give a tensor of its own, such as tensor.resolve_neg()"
-    if tensor.numel() and not tensor.data_ptr():
-        return "one without memory, which was freed or is not there yet"
     return None
 
 

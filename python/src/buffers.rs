@@ -134,7 +134,7 @@ fn target(column: &str, tensor: &DlTensor, writable: bool) -> Result<Target> {
         return Err(unfit(column, "sizes that are numbers of bytes", format!("shape {shape:?}"), ""));
     };
     if tensor.data.is_null() && !shape.contains(&0) {
-        return Err(unfit(column, "a tensor with memory", "one without".to_owned(), ""));
+        return Err(unfit(column, "a tensor with memory", "one without memory".to_owned(), ""));
     }
     match (tensor.device.kind, u32::try_from(tensor.device.id)) {
         // SAFETY: the exporter says that so many bytes at `at` are the host's and may be written, for as long as its capsule lives, which
