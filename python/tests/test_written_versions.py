@@ -9,7 +9,7 @@ import bowstring
 import numpy as np
 import pyarrow as pa
 import pytest
-from bowstring.flight import Server
+from bowstring.flight import Gang, Server
 
 Mode = Literal["append", "replace"]
 
@@ -77,6 +77,26 @@ def test_later_epochs_and_tickets_have_their_version_in_a_directory(tmp_path: pa
                 for commit in range(3):
                     server.put("d", rows(1000 * epoch + commit, 100), mode="replace")
                 assert sorted(flat(values(loader))) == list(range(200))
+
+
+def test_a_gang_that_resumes_has_its_version_in_a_directory(tmp_path: pathlib.Path) -> None:
+    def joined(server: Server) -> Gang:
+        return Gang(server.url, "g", rank=0, world_size=1, timeout=20)
+
+    with Server(put=str(tmp_path)) as server:
+        server.put("d", rows(0, 200))
+        options: dict[str, Any] = {"batch_size": 10, "seed": 1}
+        gang = joined(server)
+        with bowstring.Loader(f"{server.url}/d", gang=gang, **options) as loader:
+            epoch = iter(loader)
+            found = [next(epoch)["x"].tolist() for _ in range(3)]
+        gang.ack(0, 2)
+        gang._native.leave("it was lost")
+        for commit in range(3):
+            server.put("d", rows(1000 * commit, 100), mode="replace")
+        with joined(server) as gang, bowstring.Loader(f"{server.url}/d", gang=gang, **options) as loader:
+            found += values(loader)
+    assert sorted(flat(found)) == list(range(200))
 
 
 def test_versions_that_nobody_has_read_go(tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ pub use self::columns::{
     BadRow, BadRows, ColumnOptions, Columns, Lengths, Lists, Nulls, Pack, Padded, PerColumn, PreparedColumn,
     RowGroupBlock, Rows, Scalar, Truncate, column_is_meant, roots,
 };
-pub(crate) use self::columns::{MASK, Origin, TakeOrder, Watched, vector_length};
+pub(crate) use self::columns::{MASK, StoredColumn, TakeOrder, Watched, vector_length};
 pub use self::image::{ImageDecoder, ImageOptions};
 pub use self::npy::NpyDecoder;
 pub use self::stored::StoredDecoder;

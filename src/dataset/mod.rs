@@ -87,9 +87,9 @@ pub use project::{Projection, Root};
 pub use read::{Cost, Fetched};
 pub(crate) use select::Room;
 pub use selector::Selector;
-pub use write::{Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 #[cfg(feature = "flight")]
-pub(crate) use write::{FileWriter, Form, Sink, form, long_cells};
+pub(crate) use write::{CellForm, FileWriter, Sink, cell_form, long_cells};
+pub use write::{Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 #[cfg(feature = "convert")]
 pub(crate) use write::{Finished, lacking};
 

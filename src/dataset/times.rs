@@ -15,6 +15,8 @@ use arrow::error::ArrowError;
 use parquet::basic::Type;
 use parquet::schema::types::SchemaDescriptor;
 
+use crate::schema::children;
+
 /// The units that the decoder is asked for.
 pub(super) const PARTS: [TimeUnit; 2] = [TimeUnit::Second, TimeUnit::Nanosecond];
 
@@ -71,22 +73,9 @@ pub(super) fn units(fields: &Fields, schema: &SchemaDescriptor, leaves: &[usize]
 
 /// The leaves of an Arrow type are those of the Parquet schema, in its order.
 fn leaf_types<'a>(data_type: &'a DataType, types: &mut Vec<&'a DataType>) {
-    match children(data_type).as_slice() {
+    match children(data_type) {
         [] if !matches!(data_type, DataType::Struct(_)) => types.push(data_type),
         children => children.iter().for_each(|child| leaf_types(child.data_type(), types)),
-    }
-}
-
-fn children(data_type: &DataType) -> Vec<&FieldRef> {
-    match data_type {
-        DataType::Struct(fields) => fields.iter().collect(),
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::ListView(item)
-        | DataType::LargeListView(item)
-        | DataType::FixedSizeList(item, _)
-        | DataType::Map(item, _) => vec![item],
-        _ => Vec::new(),
     }
 }
 

@@ -18,6 +18,9 @@ use crate::trace::TraceContext;
 const MAGIC: &[u8] = b"BT1";
 const MAC_BYTES: usize = 32;
 
+/// Time within which a ticket may open a stream. The stream may run longer.
+pub(crate) const TICKET_LIFE: Duration = Duration::from_secs(900);
+
 /// Content of a ticket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -551,7 +551,7 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
         };
         if let Some(first) = sources.first() {
             same_columns::fields(first.maker.fields(), maker.fields(), urls)?;
-            same_columns::origins(&first.columns, &columns, urls)?;
+            same_columns::stored_columns(&first.columns, &columns, urls)?;
         }
         let projection = dataset.project(columns.paths())?;
         if let Marks::Heeded = marks {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::codec::{Columns, Origin};
+use crate::codec::{Columns, StoredColumn};
 use crate::error::{Error, Result};
 use crate::schema::{Field, Schema};
 
@@ -14,7 +14,7 @@ pub(super) fn fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<
     let pairs = || first.fields().iter().zip(other.fields());
     let unnamed = |field: &Field| Field { classes: None, ..field.clone() };
     if first.fields().len() == other.fields().len() && pairs().all(|(one, two)| unnamed(one) == unnamed(two)) {
-        // Those within lists and structs are judged by their origins.
+        // Those within lists and structs are judged by the stored columns.
         let is_own = |field: &Field| field.dims.len() == 1 && !field.name.contains('.');
         return match pairs().find(|(one, two)| is_own(one) && one.classes != two.classes) {
             Some((one, two)) => Err(other_classes(&one.name, one.classes.as_deref(), two.classes.as_deref(), urls)),
@@ -31,9 +31,9 @@ pub(super) fn fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<
 
 /// Checks that `other` makes each column of batches of the same stored columns as `first`, in the same units and classes: neither is seen
 /// in a pack, nor after a cast to floats.
-pub(super) fn origins(first: &Columns, other: &Columns, urls: &[String]) -> Result<()> {
-    for ((name, ones), (_, twos)) in first.origins().zip(other.origins()) {
-        let named = |origins: &[Origin<'_>]| origins.iter().map(|one| one.column).collect::<Vec<_>>().join(", ");
+pub(super) fn stored_columns(first: &Columns, other: &Columns, urls: &[String]) -> Result<()> {
+    for ((name, ones), (_, twos)) in first.stored_columns().zip(other.stored_columns()) {
+        let named = |columns: &[StoredColumn<'_>]| columns.iter().map(|one| one.column).collect::<Vec<_>>().join(", ");
         if named(&ones) != named(&twos) {
             return Err(Error::Mismatch {
                 what: format!("columns of {name:?} in the mixture's datasets, at {}", urls.join(", ")),
@@ -44,7 +44,7 @@ pub(super) fn origins(first: &Columns, other: &Columns, urls: &[String]) -> Resu
         }
         for (one, two) in ones.iter().zip(&twos) {
             if one.unit != two.unit {
-                let unit = |origin: &Origin<'_>| origin.unit.unwrap_or("none").to_owned();
+                let unit = |column: &StoredColumn<'_>| column.unit.unwrap_or("none").to_owned();
                 return Err(Error::Mismatch {
                     what: format!("unit of column {:?} of the mixture's datasets, at {}", one.column, urls.join(", ")),
                     expected: unit(one),

@@ -1,9 +1,8 @@
 //! Extension types of Arrow: what the metadata of a field, or of one within it, makes of its type.
 
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::Field;
 
-const NAME: &str = "ARROW:extension:name";
-const METADATA: &str = "ARROW:extension:metadata";
+use super::nested::children;
 
 /// The type of `field` for people, with the extension types in it: types that are stored alike differ in these alone.
 pub(crate) fn type_text(field: &Field) -> String {
@@ -25,25 +24,12 @@ pub(crate) fn are(text: &str) -> bool {
 
 /// Adds the extension types of `field`, and of those within it, which is at `path` below the root.
 fn add(field: &Field, path: &str, text: &mut String) {
-    if let Some(name) = field.metadata().get(NAME) {
-        let metadata = field.metadata().get(METADATA).map_or("", String::as_str);
-        let (of, at) = if path.is_empty() { ("", "") } else { (" of ", path) };
-        *text += &format!("{of}{at} as {name}");
-        if !metadata.is_empty() {
-            *text += &format!(" {metadata}");
-        }
+    if let Some(name) = field.extension_type_name() {
+        let of = if path.is_empty() { String::new() } else { format!(" of {path}") };
+        let metadata = field.extension_type_metadata().filter(|metadata| !metadata.is_empty());
+        *text += &format!("{of} as {name}{}", metadata.map(|metadata| format!(" {metadata}")).unwrap_or_default());
     }
-    let within = |child: &Field| format!("{path}.{}", child.name());
-    match field.data_type() {
-        DataType::Struct(fields) => fields.iter().for_each(|child| add(child, &within(child), text)),
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::ListView(item)
-        | DataType::LargeListView(item)
-        | DataType::FixedSizeList(item, _)
-        | DataType::Map(item, _) => add(item, &within(item), text),
-        _ => {}
-    }
+    children(field.data_type()).iter().for_each(|child| add(child, &format!("{path}.{}", child.name()), text));
 }
 
 #[cfg(test)]
@@ -51,12 +37,15 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
+    use arrow::datatypes::DataType;
+
     use super::*;
 
     #[test]
     fn types_that_are_stored_alike_differ_in_their_extensions() {
         let extended = |field: Field, name: &str, metadata: &str| {
-            let of = [(NAME, name), (METADATA, metadata)].map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let of = [("ARROW:extension:name", name), ("ARROW:extension:metadata", metadata)];
+            let of = of.map(|(key, value)| (key.to_owned(), value.to_owned()));
             field.with_metadata(HashMap::from(of))
         };
         let plain = Field::new("x", DataType::Int8, false);

@@ -21,6 +21,7 @@ pub(crate) use feature::{CLASSES_KEY, FEATURE_KEY};
 pub(crate) use feature::{holds_image, is_matrix, is_vector};
 pub(crate) use field::part_name;
 pub use field::{Dim, Field, Schema, Type};
+pub(crate) use nested::children;
 #[cfg(feature = "convert")]
 pub(crate) use nested::paired;
 pub(crate) use odd::Odd;

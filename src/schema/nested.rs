@@ -14,6 +14,20 @@ pub(super) fn items(ty: &DataType) -> Option<&DataType> {
     }
 }
 
+/// The fields of a nested type: the members of a struct, the items of a list, the entries of a map.
+pub(crate) fn children(ty: &DataType) -> &[FieldRef] {
+    match ty {
+        DataType::Struct(members) => members,
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => std::slice::from_ref(item),
+        _ => &[],
+    }
+}
+
 /// Positions of the members that become those of `to`: by name if there is one for each, else in order. Arrow casts structs so.
 pub(crate) fn paired(from: &Fields, to: &Fields) -> Vec<usize> {
     let in_order = from.len() == to.len() && from.iter().zip(to).all(|(own, wanted)| own.name() == wanted.name());

@@ -287,7 +287,7 @@ fn holds_lists(ty: &DataType, depth: usize) -> bool {
 
 /// The shape of a fixed-size list: its length, or that given by `arrow.fixed_shape_tensor`.
 fn extension(field: &Field, length: usize) -> Result<Vec<usize>, (String, &'static str)> {
-    if field.metadata().get("ARROW:extension:name").map(String::as_str) != Some("arrow.fixed_shape_tensor") {
+    if field.extension_type_name() != Some("arrow.fixed_shape_tensor") {
         return Ok(vec![length]);
     }
     #[derive(serde::Deserialize)]
@@ -295,7 +295,7 @@ fn extension(field: &Field, length: usize) -> Result<Vec<usize>, (String, &'stat
         shape: Vec<usize>,
         permutation: Option<Vec<usize>>,
     }
-    let text = field.metadata().get("ARROW:extension:metadata").map_or("", String::as_str);
+    let text = field.extension_type_metadata().unwrap_or_default();
     let tensor: Tensor = serde_json::from_str(text)
         .map_err(|error| (format!("arrow.fixed_shape_tensor with metadata that is wrong ({error})"), "exclude it"))?;
     let product = tensor.shape.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));

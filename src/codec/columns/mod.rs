@@ -189,14 +189,14 @@ impl Columns {
     }
 
     /// The columns that each output is made of, in their order.
-    pub(crate) fn origins(&self) -> impl Iterator<Item = (&str, Vec<Origin<'_>>)> {
+    pub(crate) fn stored_columns(&self) -> impl Iterator<Item = (&str, Vec<StoredColumn<'_>>)> {
         self.outputs.iter().map(|output| {
             let leaves = output.members.iter().map(|at| &self.members[*at].leaf);
-            let origin = |leaf| {
+            let stored = |leaf| {
                 let Leaf { name, unit, classes, .. }: &Leaf = leaf;
-                Origin { column: name, unit: unit.as_deref(), classes: classes.as_deref() }
+                StoredColumn { column: name, unit: unit.as_deref(), classes: classes.as_deref() }
             };
-            (&*output.name, leaves.map(origin).collect())
+            (&*output.name, leaves.map(stored).collect())
         })
     }
 
@@ -378,7 +378,7 @@ impl Columns {
 
 /// A column as it is stored: a cast to floats, or a pack, delivers its numbers without what they mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Origin<'a> {
+pub(crate) struct StoredColumn<'a> {
     /// Its dotted name.
     pub(crate) column: &'a str,
     /// The unit of its times.

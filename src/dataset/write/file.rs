@@ -17,7 +17,7 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::bytes;
 use super::decoded::{MOST_DECODED, SHRINKS, decoded_bytes};
-use super::shrinking::{Form, form, long_cells};
+use super::shrinking::{CellForm, SHORT, cell_form, long_cells};
 use crate::page::{PlainChunk, Values};
 
 /// Bytes that are kept of a finished column chunk until its file ends, about: what the footer and the page index say of it.
@@ -112,32 +112,38 @@ impl<W: Sink> FileWriter<W> {
     /// # Errors
     /// Those of the Parquet crate: a batch that does not fit the schema, and those of the sink.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let decoded = decoded_bytes(batch);
+        if decoded <= SHORT {
+            return self.write_packed(batch, decoded);
+        }
         let mut first = 0;
         for (row, form) in self.alone(batch)? {
-            self.write_packed(&batch.slice(first, row - first))?;
+            let before = batch.slice(first, row - first);
+            self.write_packed(&before, decoded_bytes(&before))?;
             self.flush()?;
             let row_alone = batch.slice(row, 1);
             match form {
-                Form::AsItIs(..) => self.write_as_it_is(&row_alone)?,
-                Form::Alone | Form::Packed => self.gather(&row_alone, decoded_bytes(&row_alone))?,
+                CellForm::AsItIs(..) => self.write_as_it_is(&row_alone)?,
+                CellForm::Alone | CellForm::Packed => self.gather(&row_alone, decoded_bytes(&row_alone))?,
             }
             self.flush()?;
             first = row + 1;
         }
-        self.write_packed(&batch.slice(first, batch.num_rows() - first))
+        let rest = batch.slice(first, batch.num_rows() - first);
+        self.write_packed(&rest, decoded_bytes(&rest))
     }
 
     /// Rows with a cell that readers might refuse beside others, as the properties want it.
-    fn alone(&self, batch: &RecordBatch) -> Result<BTreeMap<usize, Form>> {
+    fn alone(&self, batch: &RecordBatch) -> Result<BTreeMap<usize, CellForm>> {
         let mut rows = BTreeMap::new();
         let columns = self.columns.iter().zip(self.schema.fields()).zip(batch.columns());
         for ((_, field), array) in columns.filter(|((column, _), _)| column.packed) {
             long_cells(array, 0, &mut |row, cell| {
-                if matches!(rows.get(&row), Some(Form::AsItIs(..))) {
+                if matches!(rows.get(&row), Some(CellForm::AsItIs(..))) {
                     return Ok(());
                 }
-                let form = form(field, cell, self.file.properties().as_ref().clone())?;
-                if form != Form::Packed {
+                let form = cell_form(field, cell, self.file.properties().as_ref().clone())?;
+                if form != CellForm::Packed {
                     rows.insert(row, form);
                 }
                 Ok::<_, ParquetError>(())
@@ -162,8 +168,8 @@ impl<W: Sink> FileWriter<W> {
         outcome
     }
 
-    fn write_packed(&mut self, batch: &RecordBatch) -> Result<()> {
-        let decoded = decoded_bytes(batch);
+    /// Writes a batch that has so many bytes when decoded, and no cell that readers might refuse beside others.
+    fn write_packed(&mut self, batch: &RecordBatch, decoded: u64) -> Result<()> {
         let each = decoded.div_ceil(batch.num_rows().max(1) as u64).max(1);
         let mut at = 0;
         while at < batch.num_rows() {

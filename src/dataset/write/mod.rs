@@ -30,7 +30,7 @@ pub(crate) use file::FileWriter;
 pub(crate) use file::Sink;
 pub use options::{Compression, WriterOptions};
 #[cfg(feature = "flight")]
-pub(crate) use shrinking::{Form, form, long_cells};
+pub(crate) use shrinking::{CellForm, cell_form, long_cells};
 
 use super::petastorm::{ROW_GROUP_COUNTS_KEY, UNISCHEMA_KEY, Unischema, row_group_counts_to_json};
 use crate::error::{Error, Place, Result};

@@ -17,7 +17,7 @@ use crate::dataset::limits::{GROUP_RATIO_FREE, Limits, PAGE_RATIO_FREE};
 /// Bytes that other cells may take in the page of a long one, at most about.
 const BESIDE: u64 = PAGE_RATIO_FREE / 8;
 /// Cells up to this size are not looked at: with what is beside them, their page is not judged by its ratio.
-const SHORT: u64 = PAGE_RATIO_FREE - BESIDE;
+pub(super) const SHORT: u64 = PAGE_RATIO_FREE - BESIDE;
 
 /// Gives the cells of `column` that are long to `found`, with their rows; `first` is its first row.
 pub(crate) fn long_cells<E>(
@@ -38,7 +38,7 @@ pub(crate) fn long_cells<E>(
 
 /// How a cell is stored so that readers accept it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum CellForm {
     /// As the properties say, beside other cells.
     Packed,
     /// As the properties say, in a row group of its own: a page with more in it might be refused.
@@ -51,13 +51,13 @@ pub(crate) enum Form {
 ///
 /// # Errors
 /// Those of the Parquet crate, for a cell that cannot be written.
-pub(crate) fn form(field: &FieldRef, cell: &ArrayRef, properties: WriterProperties) -> Result<Form> {
+pub(crate) fn cell_form(field: &FieldRef, cell: &ArrayRef, properties: WriterProperties) -> Result<CellForm> {
     let Limits { max_ratio, max_page_bytes, .. } = Limits::default();
     let schema = Arc::new(Schema::new(vec![Arc::clone(field)]));
     let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::clone(cell)])?;
     let mut writer = ArrowWriter::try_new(io::sink(), schema, Some(properties))?;
     writer.write(&batch)?;
-    let (mut all, mut form) = (0_u64, Form::Packed);
+    let (mut all, mut form) = (0_u64, CellForm::Packed);
     for chunk in writer.close()?.row_groups().iter().flat_map(|group| group.columns()) {
         let size = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
         let (plain, stored) = (size(chunk.uncompressed_size()), size(chunk.compressed_size()).max(1));
@@ -68,14 +68,14 @@ pub(crate) fn form(field: &FieldRef, cell: &ArrayRef, properties: WriterProperti
         // A chunk has headers beside its page.
         let shrinks = |free: u64, ratio: u64| plain > free && plain / stored > ratio;
         if shrinks(PAGE_RATIO_FREE, max_ratio / 10 * 9) || plain > max_page_bytes {
-            return Ok(Form::AsItIs(plain, stored));
+            return Ok(CellForm::AsItIs(plain, stored));
         }
         if shrinks(SHORT, max_ratio / 2) || plain > max_page_bytes - BESIDE {
-            form = Form::Alone;
+            form = CellForm::Alone;
         }
     }
     let grown = decoded_column(cell);
-    Ok(if grown > GROUP_RATIO_FREE && grown / all.max(1) > max_ratio { Form::AsItIs(grown, all) } else { form })
+    Ok(if grown > GROUP_RATIO_FREE && grown / all.max(1) > max_ratio { CellForm::AsItIs(grown, all) } else { form })
 }
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
         let field = Arc::new(Field::new("x", DataType::Binary, false));
         let of = |bytes: &[u8]| {
             let cell: ArrayRef = Arc::new(BinaryArray::from(vec![bytes]));
-            form(&field, &cell, properties()).unwrap()
+            cell_form(&field, &cell, properties()).unwrap()
         };
         // Of these bytes one in so many is not zero, with no pattern.
         let sparse = |length: usize, each: u32| {
@@ -106,8 +106,8 @@ mod tests {
             };
             (0..length).map(|_| if random() % each == 0 { random() as u8 } else { 0 }).collect::<Vec<_>>()
         };
-        assert_eq!(of(&sparse(20 << 20, 40)), Form::Packed);
-        assert_eq!(of(&vec![0; 15 << 20]), Form::Alone);
-        assert!(matches!(of(&vec![0; 17 << 20]), Form::AsItIs(..)));
+        assert_eq!(of(&sparse(20 << 20, 40)), CellForm::Packed);
+        assert_eq!(of(&vec![0; 15 << 20]), CellForm::Alone);
+        assert!(matches!(of(&vec![0; 17 << 20]), CellForm::AsItIs(..)));
     }
 }

@@ -29,6 +29,7 @@ use super::lease::{Lease, Leases};
 use super::{Committed, DiskQuotas, Mode, Record, WriteId, columns, same_columns};
 use crate::dataset::{DatasetWriter, WriterOptions, Written};
 use crate::error::{Error, Place, Result};
+use crate::flight::ticket::TICKET_LIFE;
 use crate::store::directory::{SERVED as HIDDEN, SERVED_LOCK as LOCK, failed};
 use crate::store::files::{Files, SystemFiles};
 use crate::store::lock::Lock;
@@ -38,9 +39,6 @@ use crate::store::publish::turn;
 // No name of a dataset begins with an underscore.
 const STAGED: &str = "_staged";
 const RECORD: &str = "_record.json";
-
-/// How long a version stays after the last ticket or stream: as long as a ticket is valid.
-const GRACE: Duration = Duration::from_secs(900);
 
 /// A directory of datasets, held by one process at a time.
 #[derive(Debug)]
@@ -384,7 +382,7 @@ impl Directory {
         };
         for version in names.into_iter().map(|name| versions.join(name)) {
             if kept.iter().flatten().all(|kept| *kept != version)
-                && !self.leases.is_read(&shown(&version).to_string_lossy(), GRACE)
+                && !self.leases.is_read(&shown(&version).to_string_lossy(), TICKET_LIFE)
                 && let Err(error) = self.files.remove_directory(&version)
             {
                 stays(&error, &version);

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use arrow::array::RecordBatch;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
-use crate::dataset::{Form, Limits, form, long_cells};
+use crate::dataset::{CellForm, Limits, cell_form, long_cells};
 use crate::error::{Error, Place, Result};
 
 /// Refuses a cell of `batch` that no loader would read; `before` rows came before it. Cells are measured one at a time over all attempts,
@@ -26,7 +26,7 @@ pub(super) fn check(batch: &RecordBatch, before: u64, alone: &Mutex<()>) -> Resu
             // Nothing is left half-done by one that panicked.
             let _alone = alone.lock().unwrap_or_else(PoisonError::into_inner);
             // A cell that cannot be written is left to its writer.
-            let Ok(Form::AsItIs(grown, stored)) = form(field, cell, plain.clone()) else { return Ok(()) };
+            let Ok(CellForm::AsItIs(grown, stored)) = cell_form(field, cell, plain.clone()) else { return Ok(()) };
             let most = Limits::default().max_ratio;
             let what = format!(
                 "a cell of {grown} bytes that is stored in {stored}, less than one in {most}, which loaders take for hostile,"

@@ -18,7 +18,7 @@ use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema as ArrowS
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::schema::{DType, Dim, Field, Schema, Type, part_name};
+use crate::schema::{CLASSES_KEY, DType, Dim, Field, Schema, Type, part_name};
 use crate::tensor::{Batch, Value};
 
 /// Metadata key of an Arrow field: element type of the tensor, by NumPy's name.
@@ -34,7 +34,6 @@ const LISTS_KEY: &str = "bowstring.lists";
 /// Metadata key of an Arrow field: fixed axes of its values, if no extension type gives them.
 const SHAPE_KEY: &str = "bowstring.shape";
 /// Metadata key of an Arrow field: the names of the classes that its integers stand for, as JSON.
-const CLASSES_KEY: &str = "bowstring.classes";
 /// Metadata key of an Arrow field: the column whose offsets it shares.
 const OFFSETS_OF_KEY: &str = "bowstring.offsets_of";
 /// Metadata key of an Arrow field: rows of a window.

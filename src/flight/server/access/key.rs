@@ -4,14 +4,13 @@ use std::fmt;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::secret::read_private;
 use crate::error::{Error, Result};
 use crate::flight::server::catalog::watched::Watched;
+use crate::flight::ticket::TICKET_LIFE;
 
-/// Time within which a ticket may open a stream. The stream may run longer.
-pub(crate) const TICKET_LIFE: Duration = Duration::from_secs(900);
 /// Fewest bytes of a key.
 const MIN_KEY: usize = 32;
 /// Most bytes of a key.

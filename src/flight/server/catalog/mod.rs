@@ -6,6 +6,7 @@ pub(crate) mod dataset_cache;
 pub mod entry;
 pub mod file;
 pub(crate) mod once;
+pub(crate) mod open_dataset;
 pub(crate) mod openings;
 pub(crate) mod options;
 pub(crate) mod pictures;

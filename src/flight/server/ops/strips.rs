@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError, Weak};
 
 use super::snapshot::{MOST_PLANS, PlanKey, Strip};
-use crate::flight::server::catalog::dataset_cache::OpenDataset;
+use crate::flight::server::catalog::open_dataset::OpenDataset;
 use crate::plan::Plan;
 
 /// See the module.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::hangup::Hangup;
 use crate::flight::server::access::auth::Tenant;
-use crate::flight::server::catalog::dataset_cache::OpenDataset;
+use crate::flight::server::catalog::open_dataset::OpenDataset;
 use crate::pipeline::{CAUSES, Cause, Probe, Spent, Trail};
 use crate::plan::{Plan, Share};
 use crate::recent::Recent;

@@ -14,7 +14,7 @@ use super::budget::{ByteBudget, Claim};
 use super::wanted::{AHEAD, RING, Wanted};
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
-use crate::flight::server::catalog::dataset_cache::PREFETCH;
+use crate::flight::server::catalog::open_dataset::PREFETCH;
 use crate::flight::server::catalog::turns::Turns;
 use crate::pipeline::{SharedReader, Workers};
 use crate::plan::Share;

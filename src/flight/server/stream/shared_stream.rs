@@ -11,7 +11,7 @@ use super::budget::{ByteBudget, Claim};
 use super::shared_plan::SharedPlan;
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
-use crate::flight::server::catalog::dataset_cache::OpenDataset;
+use crate::flight::server::catalog::open_dataset::OpenDataset;
 use crate::flight::status::to_status;
 use crate::flight::wire::{Encoded, encode};
 use crate::pipeline::{Batches, Probe, Trail};

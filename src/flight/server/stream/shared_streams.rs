@@ -19,7 +19,7 @@ use super::shared_plan::{Footing, SharedPlan, SharedPlans, check};
 use super::shared_stream::{Ring, SharedStream, Subscriber};
 use super::wanted::{AHEAD, RING, Wanted};
 use crate::error::{Error, Result};
-use crate::flight::server::catalog::dataset_cache::PREFETCH;
+use crate::flight::server::catalog::open_dataset::PREFETCH;
 use crate::flight::server::catalog::turns::Turns;
 use crate::memory::{HostAllocator, Pool, SharedAllocator, SlabPool, SystemAllocator};
 use crate::pipeline::{Batches, MemoryNeed, Run, Workers};
@@ -332,7 +332,7 @@ mod tests {
 
     use super::*;
     use crate::flight::server::access::auth::Tenant;
-    use crate::flight::server::catalog::dataset_cache::OpenDataset;
+    use crate::flight::server::catalog::open_dataset::OpenDataset;
     use crate::flight::server::stream::shared_stream::Found;
     use crate::pipeline::{HiddenColumns, LoaderOptions};
     use crate::plan::Tail;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::flight::server::access::auth::Tenant;
-use crate::flight::server::catalog::dataset_cache::OpenDataset;
+use crate::flight::server::catalog::open_dataset::OpenDataset;
 use crate::plan::{Plan, Share};
 
 /// Least and, by default, most batches that a line remembers.
