@@ -67,6 +67,9 @@ def needs_pyarrow(oldest: int, what: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(is_old, reason=f"{what} needs pyarrow {oldest}; {pa.__version__} is installed")
 
 
+# A JVM of a test hardly outlives its start, in which a second compiler and the collector's threads cost more than they bring.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # Tests of JVMs, frameworks and several processes, whose times depend on the load of the machine.
 SHARED_MACHINE = ("test_spark_", "test_inference", "test_process", "test_gpu_session", "test_petastorm_spark")
 SHARED_MACHINE += ("test_acceptance", "test_ui_page")

@@ -66,8 +66,10 @@ def test_a_batch_that_is_longer_than_its_buffers_is_refused(kind: str) -> None:
     with serve_model(model, deadline_ms=0) as server:
         peer = Peer(server.url, {"stream": "p", "next": 0}, LIES[kind].schema)
         peer.send(LIES[kind])
-        with pytest.raises(pa.ArrowInvalid, match="a client sent a batch that is not valid"):
+        with pytest.raises(flight.FlightServerError, match="a client sent a batch that is not valid") as refused:
             peer.reader.read_chunk()
+        assert "Traceback" not in str(refused.value)
+        assert ".py" not in str(refused.value)
         peer.close()
         assert not seen
         with ModelClient(server.url, timeout=60) as client:
@@ -165,7 +167,7 @@ def test_rows_that_take_no_bytes_are_refused() -> None:
             batch = pa.record_batch({"id": column})
             peer = Peer(server.url, {"stream": "p", "next": 0}, batch.schema)
             peer.send(batch)
-            with pytest.raises(pa.ArrowInvalid, match="no column takes bytes"):
+            with pytest.raises(flight.FlightServerError, match="no column takes bytes"):
                 peer.reader.read_chunk()
             peer.close()
         with ModelClient(server.url, timeout=60) as client:

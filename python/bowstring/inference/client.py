@@ -21,6 +21,7 @@ from bowstring.flight import Connection
 from bowstring.flight.validity import checked
 from bowstring.forks import Origin
 from bowstring.inference.arrays import joined
+from bowstring.inference.refusal import is_refusal
 from bowstring.inference.streams import Answer, Failed
 from bowstring.ranges import seconds, whole
 
@@ -237,7 +238,7 @@ class ModelClient:
         silent = time.monotonic() - self._heard
         if isinstance(error, Error):
             self._failed = error
-        elif isinstance(error, pa.ArrowInvalid):
+        elif is_refusal(error):
             self._failed = MismatchError(f"{self._url}: {_words(error)}")
         elif not isinstance(error, (*_TRANSIENT, ConnectionError)):
             self._failed = RemoteError(f"{self._url}: {_words(error)}")
@@ -432,4 +433,4 @@ def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _words(error: Exception) -> str:
     text = str(error).partition(" gRPC client debug context:")[0]
-    return text.partition("with message: ")[2] or text
+    return (text.partition("with message: ")[2] or text).removesuffix(". Detail: Failed")

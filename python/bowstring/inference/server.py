@@ -17,6 +17,7 @@ from bowstring.errors import Error, LimitError, MismatchError, UnsupportedError
 from bowstring.flight.validity import checked
 from bowstring.inference.arrays import Model, has_no_bytes, predicted, tensors
 from bowstring.inference.batcher import Batcher
+from bowstring.inference.refusal import refused
 from bowstring.inference.streams import Answer, Failed, Stream, Streams
 from bowstring.ranges import LONGEST, seconds, whole
 
@@ -156,15 +157,15 @@ class ModelServer(Endpoint):
             errors = asked.get("errors") is True
             stream, number = self._streams.attach(name, wanted)
         except Error as error:
-            raise pa.ArrowInvalid(str(error)) from error
+            raise refused(str(error)) from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise pa.ArrowInvalid(f'the command is {{"stream": name, "next": row}}: {error}') from error
+            raise refused(f'the command is {{"stream": name, "next": row}}: {error}') from error
         sender = _Sender(stream, number, wanted, writer, errors, self._batcher.drop)
         try:
             self._receive(stream, number, reader, sender)
             sender.finish()
         except Error as error:
-            raise pa.ArrowInvalid(str(error)) from error
+            raise refused(str(error)) from error
         finally:
             sender.stop()
             stream.detach(number, self._batcher.drop)

@@ -219,7 +219,8 @@ impl Staging {
     ///
     /// # Errors
     /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, tasks of different columns, or
-    /// other attempts than the write was committed with; [`Error::Config`] if the dataset must not exist; [`Error::Closed`] after an abort;
+    /// other attempts than the write was committed with; [`Error::Config`] without a token, or if the dataset must not exist;
+    /// [`Error::Closed`] after an abort;
     /// [`Error::Timeout`] if others change the dataset for too long; [`Error::Store`]. After any of them, readers see what they saw before,
     /// and the write can be committed again. If the disk fails when the rows are already visible, they are taken back; if that fails too,
     /// the commit is made, and the log warns.

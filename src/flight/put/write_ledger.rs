@@ -159,18 +159,15 @@ impl<P: Clone> WriteLedger<P> {
     /// A commit begins. Until its end, nothing else may be done with the write.
     ///
     /// # Errors
-    /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task; [`Error::Closed`] if the
-    /// write was aborted, or is being committed by another call.
+    /// [`Error::NotFound`] names a token that is not staged; [`Error::Config`] without any; [`Error::Mismatch`] names two attempts of one
+    /// task; [`Error::Closed`] if the write was aborted, or is being committed by another call.
     pub(super) fn begin_commit(&mut self, write: &WriteId, tokens: &[Token], now: Instant) -> Result<Commit<P>> {
         let missing = |token: &Token| Error::NotFound {
             what: format!("attempt {} of task {} of write {:?}", token.attempt, token.task, write.id()),
             hint: "it was not staged here, or its time was over; stage the write again".to_owned(),
         };
         let Some(known) = self.writes.get_mut(write) else {
-            return match tokens.first() {
-                Some(token) => Err(missing(token)),
-                None => Err(over(write, "unknown, and a commit needs an attempt")),
-            };
+            return Err(tokens.first().map_or_else(|| none_given(write), missing));
         };
         if let Phase::Committed(committed) = known.phase {
             return Ok(Commit::Done(committed));
@@ -191,7 +188,7 @@ impl<P: Clone> WriteLedger<P> {
             }
         }
         if chosen.is_empty() {
-            return Err(over(write, "not to be committed without an attempt: one without rows will do"));
+            return Err(none_given(write));
         }
         (known.phase, known.chosen) = (Phase::Committing, Some(hash_of(tokens)));
         known.touched = now;
@@ -285,6 +282,16 @@ pub(super) fn over(write: &WriteId, how: &str) -> Error {
     Error::Closed { why: format!("write {:?} of dataset {:?} is {how}", write.id(), write.dataset()) }
 }
 
+/// The error of a commit without attempts.
+fn none_given(write: &WriteId) -> Error {
+    let problem = format!(
+        "none is given for write {:?} of dataset {:?}; stage an attempt, one without rows will do, and name its token",
+        write.id(),
+        write.dataset()
+    );
+    Error::config("attempts", problem)
+}
+
 fn limit(what: &str, limit: usize, option: &'static str) -> Error {
     Error::limit(what.to_owned(), limit as u64 + 1, limit as u64, option)
 }
@@ -314,6 +321,10 @@ mod tests {
         assert_ne!(first, again, "a repeated call has a token of its own");
         let unknown = Token { number: 99, ..first };
         assert!(matches!(book.begin_commit(&write, &[unknown], now), Err(Error::NotFound { .. })));
+        for write in [&write, &WriteId::new("d", "never-begun").unwrap()] {
+            let refused = matches!(book.begin_commit(write, &[], now), Err(Error::Config { .. }));
+            assert!(refused, "a kind that a client does not try again");
+        }
         assert!(matches!(book.begin_commit(&write, &[first, again], now), Err(Error::Mismatch { .. })));
         let Commit::Publish(chosen) = book.begin_commit(&write, &[again, other], now).unwrap() else { panic!() };
         assert_eq!(chosen.iter().map(|(_, piece)| *piece).collect::<Vec<_>>(), [other.number, again.number]);
