@@ -192,11 +192,11 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ) -> Iterator[Any]:
         """All directories below ``path``, like :func:`os.walk`. A store that fails is an error; a missing directory is empty.
 
-        On this machine links to directories are followed, but for one that leads back to a directory that it is in.
+        On this machine and in its mounts, links to directories are followed, but for one that leads back to a directory around it.
         """
         base = self._strip_protocol(path)
-        if _is_local(base):
-            above, real = options.get("_above", ()), os.path.realpath(base)
+        above, real = options.get("_above", ()), self._files.real_path(self.address(base))
+        if real is not None:
             if real in above:
                 return
             # The base class hands options down to the directories below.

@@ -1,6 +1,7 @@
 //! `bowstring._native.FileSystem`, `File` and `FileWriter`: files of stores, awaited in slices.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bowstring::store::{Entry, File, FileSystem, Upload, Writer};
@@ -120,6 +121,10 @@ impl PyFileSystem {
 
     fn list(&self, py: Python<'_>, url: String) -> PyResult<Vec<Found>> {
         Ok(self.run(py, move |files| files.list(&url))?.into_iter().map(found).collect())
+    }
+
+    fn real_path(&self, py: Python<'_>, url: String) -> PyResult<Option<PathBuf>> {
+        self.run(py, move |files| files.real_path(&url))
     }
 
     fn find(&self, py: Python<'_>, url: String) -> PyResult<Vec<Found>> {

@@ -239,6 +239,11 @@ def test_links_are_followed_but_to_a_directory_that_they_are_in(tmp_path: pathli
         for topdown in (True, False):
             walked = fs.walk(root, maxdepth=depth, topdown=topdown)
             assert {at for at, _, _ in walked} == {str(root), f"{root}/d", f"{root}/linked"}
+    mounted, table = "bow://data", tmp_path / "mounts.toml"
+    table.write_text(f'[mounts]\ndata = {{ url = "{root}" }}\n')
+    over = BowstringFileSystem(mounts=str(table), skip_instance_cache=True)
+    assert {at for at, _, _ in over.walk(mounted)} == {mounted, f"{mounted}/d", f"{mounted}/linked"}
+    assert over.find(mounted, maxdepth=5) == [f"{mounted}/{name}" for name in files]
     # Whoever begins at such a link means it.
     assert names(fs.find(root / "self")) == [f"self/{name}" for name in files]
     fs.get(str(root), str(tmp_path / "copy"), recursive=True)

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::path::Path as FsPath;
+use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -203,6 +203,20 @@ impl FileSystem {
         }
         found.sort_by(|a, b| a.url.cmp(&b.url));
         Ok(found)
+    }
+
+    /// The path on this machine that `url` leads to, through mounts and links; none for stores.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an address that leads nowhere.
+    pub fn real_path(&self, url: &str) -> Result<Option<PathBuf>> {
+        if self.origins.above(url)?.is_some() {
+            return Ok(None);
+        }
+        match self.at(url)? {
+            At::Here(path, _) => Ok(Some(std::fs::canonicalize(&path).unwrap_or(path))),
+            At::Store(..) => Ok(None),
+        }
     }
 
     /// The files at any depth below the directory at `url` of a store or of mounts, by name.
