@@ -397,8 +397,10 @@ def flush(
     """Waits until the stores have all that was saved through ``cache``, by whatever process of this machine.
 
     What a killed process has left is uploaded. What is of a store that these options do not reach stays: ``bowstring cache status``
-    shows it.
+    shows it. Without a cache (``cache`` or ``BOWSTRING_CACHE``), or with one in memory, nothing waits, and it returns at once.
 
+    :raises bowstring.NotFoundError: if there is no such directory.
+    :raises bowstring.StoreError: if the disk of the cache fails: what was saved there is not seen.
     :raises bowstring.Error: the first failure, after all uploads were tried.
     """
     given = {
@@ -408,4 +410,4 @@ def flush(
         "mounts": mounts,
         "timeout": timeout,
     }
-    files(given, credential_provider).flush()
+    _native.FileSystem.of_existing_cache(document((), given), provider(credential_provider)).flush()

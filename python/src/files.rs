@@ -75,6 +75,16 @@ impl PyFileSystem {
         Ok(Self(Owned::new(files)))
     }
 
+    /// With a cache that is there already, if one is given.
+    #[staticmethod]
+    #[pyo3(signature = (options, provider=None))]
+    fn of_existing_cache(py: Python<'_>, options: &str, provider: Option<Provider>) -> PyResult<Self> {
+        let mut options = parsed(py, options)?;
+        provide(py, &mut options, provider)?;
+        let files = apart(py, move || FileSystem::of_existing_cache(options.file_options()?))?;
+        Ok(Self(Owned::new(files)))
+    }
+
     fn open(&self, py: Python<'_>, url: String) -> PyResult<PyFile> {
         let file = self.run(py, move |files| files.open(&url))?;
         Ok(PyFile { url: file.url().to_owned(), size: file.size(), file: Shared::new(file) })

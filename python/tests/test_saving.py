@@ -718,3 +718,48 @@ def test_a_full_or_read_only_disk_of_the_cache_keeps_nothing_from_the_store(
         assert {name: len(content) for name, content in objects.content.items()} == sizes
     finally:
         disk.close()
+
+
+UNSEEN = """
+import ast, sys
+import bowstring
+from bowstring.fs import BowstringFileSystem
+
+options = {"cache": sys.argv[1], "storage_options": ast.literal_eval(sys.argv[2])}
+fs = BowstringFileSystem(**options, cache_bytes="32MiB")
+calls = {
+    "flush": fs.flush,
+    "save": lambda: bowstring.open("s3://bucket/d/x", "wb", upload="background", cache_bytes="32MiB", **options),
+    "flush of none": lambda: bowstring.flush(**options),
+}
+for name, call in calls.items():
+    try:
+        call()
+        print(name, "returned")
+    except bowstring.Error as error:
+        print(name, type(error).__name__)
+"""
+
+
+def test_a_cache_whose_disk_fails_takes_no_background_saves_and_no_flush_of_it_succeeds(
+    objects: Objects, script: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    try:
+        disk = Disk(tmp_path / "disk", 64 << 20)
+    except RuntimeError as error:
+        pytest.skip(f"a disk of its own cannot be mounted: {error}")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], check=True)
+        child = script(UNSEEN, disk.path / "cache", objects.storage_options)
+        out, err = child.communicate(timeout=60)
+        told = ["flush StoreError", "save StoreError", "flush of none NotFoundError"]
+        assert out.splitlines() == told, err
+    finally:
+        disk.close()
+
+
+def test_a_flush_of_a_mistyped_directory_is_an_error_and_makes_none(objects: Objects, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(bowstring.NotFoundError):
+        bowstring.flush(cache=tmp_path / "typo", storage_options=objects.storage_options)
+    assert not (tmp_path / "typo").exists()
+    bowstring.flush(storage_options=objects.storage_options)

@@ -56,6 +56,8 @@ pub fn totals() -> CacheStats {
 #[derive(Debug)]
 pub struct Cache {
     tier: Tier,
+    /// Its place, and why it keeps nothing, if its disk failed when it was opened.
+    unopened: Option<(String, Arc<Error>)>,
     pub(super) readers: Arc<Readers>,
     counts: Counts,
     flights: Mutex<HashMap<Block, Weak<Flight>>>,
@@ -140,7 +142,7 @@ impl Cache {
             match disk(place, limit, &readers) {
                 Ok(disk) => Tier::Disk(Arc::new(disk)),
                 // Not remembered by its place: the next one may find a disk that works.
-                Err(error) if is_of_the_disk(&error) => return Ok(Self::keeping_nothing(place, &error)),
+                Err(error) if is_of_the_disk(&error) => return Ok(Self::keeping_nothing(place, error)),
                 Err(error) => return Err(error),
             }
         };
@@ -152,6 +154,7 @@ impl Cache {
     pub(super) fn new(tier: Tier, readers: Arc<Readers>) -> Self {
         Self {
             tier,
+            unopened: None,
             readers,
             counts: Counts::default(),
             flights: Mutex::default(),
@@ -163,12 +166,23 @@ impl Cache {
     }
 
     /// The cache at `place`, whose disk fails with `error`: a failing cache costs reads from the store, and nothing else.
-    pub(super) fn keeping_nothing(place: &str, error: &Error) -> Arc<Self> {
+    pub(super) fn keeping_nothing(place: &str, error: Error) -> Arc<Self> {
         tracing::warn!("the cache {place} keeps nothing until it is opened again: {}", error.chain());
         let cache = Self::new(Tier::Memory(Box::new(Memory::new(0))), Arc::default());
         TOTAL.add(Event::Failed);
         cache.counts.add(Event::Failed);
-        Arc::new(cache)
+        Arc::new(Self { unopened: Some((place.to_owned(), Arc::new(error))), ..cache })
+    }
+
+    /// Checks that its disk did not fail when it was opened: what is saved there is neither found nor uploaded by it then, and it takes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::Store`] with that failure.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        let Some((place, error)) = &self.unopened else { return Ok(()) };
+        let operation = "see what was saved in the cache".to_owned();
+        Err(Error::Store { operation, url: place.clone(), source: Arc::clone(error).into() })
     }
 
     /// Bytes that it may take.

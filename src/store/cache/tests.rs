@@ -348,7 +348,9 @@ fn a_disk_that_fails_at_opening_keeps_nothing_and_stops_nobody() {
         assert!(!is_of_the_disk(&failed(io::Error::from_raw_os_error(code))), "{code}");
     }
     assert!(!is_of_the_disk(&Error::config("cache", "it has other files")));
-    let cache = Cache::keeping_nothing("/nvme", &failed(io::Error::from_raw_os_error(libc::EIO)));
+    let cache = Cache::keeping_nothing("/nvme", failed(io::Error::from_raw_os_error(libc::EIO)));
+    let told = cache.check_open().unwrap_err();
+    assert!(matches!(&told, Error::Store { url, .. } if url == "/nvme") && is_of_the_disk(&told), "{told}");
     let (reader, wanted, origin) = (cache.reader(), block(0, 1000), Arc::new(Origin::default()));
     for _ in 0..3 {
         let bytes = runtime().block_on(cache.read(&reader, wanted, Wanted::default(), origin.fetch(wanted)));

@@ -5,6 +5,7 @@ use std::fmt;
 #[cfg(feature = "flight")]
 use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
+use std::path::Path as FsPath;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,13 +20,14 @@ use super::block::{Block, ObjectKey};
 #[cfg(feature = "flight")]
 use super::cluster::Cluster;
 use super::counts::{CacheStats, Unkept};
+use super::directory::Directory;
 use super::fetched::Fetched;
 use super::foresight::Foreseen;
 use super::hold::{Held, Whole};
 use super::readers::Reader;
 use super::saved::Target;
 use super::saves::Saves;
-use super::shared::{Cache, Wanted};
+use super::shared::{Cache, MEMORY, Wanted};
 use crate::error::Result;
 use crate::hex;
 
@@ -55,6 +57,14 @@ impl CachePlace {
     /// [`ahead`](Self::ahead), or its default.
     fn ahead(&self) -> u64 {
         self.ahead.unwrap_or(AHEAD)
+    }
+
+    /// Checks that the directory is there, and is a cache.
+    ///
+    /// # Errors
+    /// As [`Directory::existing`].
+    pub(in crate::store) fn check_existing(&self) -> Result<()> {
+        if self.place == MEMORY { Ok(()) } else { Directory::existing(FsPath::new(&self.place)).map(drop) }
     }
 }
 

@@ -10,7 +10,7 @@ use futures::stream::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
-use super::super::cache::CacheStats;
+use super::super::cache::{CachePlace, CacheStats};
 use super::super::directory::failed;
 #[cfg(feature = "fuse")]
 use super::super::found::Found;
@@ -67,6 +67,15 @@ impl FileSystem {
     /// [`Error::Config`] for a cache that is none; [`Error::Closed`] if no threads can be started.
     pub fn new(options: FileOptions) -> Result<Self> {
         Self::over(Origins::new(options)?)
+    }
+
+    /// As [`new`](Self::new), with a cache that is there already, if one is given: for a [`flush`](Self::flush) of what was saved in it.
+    ///
+    /// # Errors
+    /// As there; [`Error::NotFound`] if there is no such directory, and [`Error::Store`] if its disk fails.
+    pub fn of_existing_cache(options: FileOptions) -> Result<Self> {
+        options.cache.as_ref().map_or(Ok(()), CachePlace::check_existing)?;
+        Self::new(options)
     }
 
     /// As [`new`](Self::new), with stores that `know` makes known.
@@ -320,10 +329,11 @@ impl FileSystem {
     }
 
     /// Waits until the stores have all that was saved through the cache, by whatever process, and is of a store that is reached here; takes
-    /// up what nobody uploads.
+    /// up what nobody uploads. Without a cache, or with one in memory, nothing waits: each save is in its store when its end returns.
     ///
     /// # Errors
-    /// The first one of all uploads, each of which is tried.
+    /// The first one of all uploads, each of which is tried; [`Error::Store`] if the cache's disk failed when it was opened: what was saved
+    /// there is not seen.
     pub fn flush(&self) -> Result<()> {
         self.origins.means.run(self.uploads.flush())
     }

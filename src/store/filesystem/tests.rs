@@ -478,6 +478,21 @@ fn saves_take_their_room_and_too_many_are_an_error() {
 }
 
 #[test]
+fn a_flush_of_a_cache_that_is_not_there_is_an_error_and_makes_none() {
+    let rig = Rig::new();
+    let place = |place: &str| {
+        let cache = CachePlace { place: place.to_owned(), bytes: Some(64 << 20), ..CachePlace::default() };
+        FileOptions { cache: Some(cache), ..FileOptions::default() }
+    };
+    let error = FileSystem::of_existing_cache(place(rig.cache().to_str().unwrap())).unwrap_err();
+    assert!(matches!(error, Error::NotFound { .. }) && !rig.cache().exists(), "{error}");
+    drop(rig.files(true));
+    for place in [place(rig.cache().to_str().unwrap()), place("memory"), FileOptions::default()] {
+        FileSystem::of_existing_cache(place).unwrap().flush().unwrap();
+    }
+}
+
+#[test]
 fn a_background_needs_a_cache_on_a_disk_and_a_file_a_name() {
     let rig = Rig::new();
     let error = rig.files(false).create("s3://bucket/x", Upload::Background).unwrap_err();

@@ -103,8 +103,12 @@ impl Uploads {
     /// [`flush_if`](Self::flush_if) of all, those of other processes too.
     ///
     /// # Errors
-    /// As there; and [`Error::Store`] for a record of a save that cannot be read, once all others were tried.
+    /// As there; and [`Error::Store`] for a cache whose disk failed when it was opened, and for a record of a save that cannot be read, once
+    /// all others were tried.
     pub(super) async fn flush(&self) -> Result<()> {
+        if let Some(cache) = &self.origins.means.cache {
+            cache.cache().check_open()?;
+        }
         let flushed = self.flush_if(|_| true, true).await;
         let Some(all) = self.saves() else { return flushed };
         flushed.and(blocking(move || all.check()).await)

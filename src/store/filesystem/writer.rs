@@ -81,7 +81,8 @@ impl Writer {
     /// Begins to save what is to be at `url`, which is `at`.
     ///
     /// # Errors
-    /// [`Error::Config`] for an upload in the background without a cache on a disk; [`Error::NotFound`], [`Error::Store`].
+    /// [`Error::Config`] for an upload in the background without a cache on a disk; [`Error::NotFound`]; [`Error::Store`], also for one in
+    /// the background if the cache's disk failed when it was opened.
     pub(super) fn begin(
         origins: &Arc<Origins>,
         uploads: &Arc<Uploads>,
@@ -101,6 +102,9 @@ impl Writer {
                         State::Later(Box::new(Staged::begin(&saves)?), target, Arc::clone(uploads))
                     }
                     (Upload::Background, None) => {
+                        if let Some(cache) = &origins.means.cache {
+                            cache.cache().check_open()?;
+                        }
                         let problem = "background keeps what is saved on a disk of this machine until it is uploaded: set cache, \
                                        e.g. /nvme/bowstring, or BOWSTRING_CACHE; or leave upload out";
                         return Err(Error::config("upload", problem));
