@@ -207,7 +207,6 @@ pub fn remove(path: &Path, with_saves: bool) -> Result<Removed> {
         if (unstored > 0 || !found.bad.is_empty()) && !with_saves {
             return Ok(Err((unstored, found.bad)));
         }
-        directory.remove_saves()?;
         directory.remove().map(Ok)
     });
     let gone = removed.map_err(|error| failed("remove", path, error))?.map_err(|(unstored, unread)| {

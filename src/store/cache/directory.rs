@@ -9,6 +9,7 @@
 //! ```
 //! Only files with the name of a block, or one of these, are ever deleted, and only in a directory with the mark.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -33,6 +34,10 @@ pub(super) const LEDGER: &str = "ledger";
 /// Name of the ledger while it is rewritten.
 pub(super) const LEDGER_ASIDE: &str = "ledger.new";
 const LOCK: &str = "lock";
+/// The directory of saves; see `saved`.
+pub(super) const SAVED: &str = "saved";
+/// Attempts to empty a cache that is removed while others write into it.
+const TRIES: usize = 1000;
 /// Ending of the checksums that lie beside a file.
 const SUMS: &str = "sums";
 
@@ -67,8 +72,7 @@ impl Directory {
             Err(error) => return Err(failed("open the cache", path, error)),
         }
         let found = Self::opened(path)?;
-        if !found.is_marked()? {
-            found.check_empty()?;
+        if !found.is_marked()? && found.is_vacant()? {
             match put_file(&found.at().join(MARK), MARKED.as_bytes()) {
                 // Another process was faster.
                 Err(_) if found.is_marked()? => {}
@@ -83,9 +87,15 @@ impl Directory {
     /// # Errors
     /// [`Error::NotFound`] if there is no directory, [`Error::Config`] if it is no cache, [`Error::Store`].
     pub(super) fn existing(path: &Path) -> Result<Self> {
-        if !path.is_dir() {
-            let hint = "it is the directory that was given as cache".to_owned();
-            return Err(Error::NotFound { what: format!("cache {}", path.display()), hint });
+        match fs::metadata(path) {
+            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Err(failed("open the cache", path, error));
+            }
+            Ok(found) if found.is_dir() => {}
+            _ => {
+                let hint = "it is the directory that was given as cache".to_owned();
+                return Err(Error::NotFound { what: format!("cache {}", path.display()), hint });
+            }
         }
         let found = Self::opened(path)?;
         if found.is_marked()? {
@@ -144,18 +154,41 @@ impl Directory {
         }
     }
 
-    fn check_empty(&self) -> Result<()> {
+    /// Returns true if it may become a cache, and false if another process has made it one meanwhile.
+    fn is_vacant(&self) -> Result<bool> {
         let entries = fs::read_dir(self.at()).map_err(|error| failed("list", &self.path, error))?;
-        // A fresh file system has this one. And another process may have set the mark meanwhile.
-        let mut others =
-            entries.flatten().map(|entry| entry.file_name()).filter(|name| name != "lost+found" && name != MARK);
-        let Some(other) = others.next() else { return Ok(()) };
+        // A fresh file system has this one.
+        let is_foreign = |name: &OsString| name != "lost+found" && name != MARK && !self.is_left(name);
+        let other = entries.flatten().map(|entry| entry.file_name()).find(is_foreign);
+        // Looked for afterwards: what else the other process has made since it set the mark is not foreign.
+        if self.is_marked()? {
+            return Ok(false);
+        }
+        let Some(other) = other else { return Ok(true) };
         let problem = format!(
             "{} has {} in it and is no cache of bowstring; give an empty directory, or one that is not there yet",
             self.path.display(),
             other.to_string_lossy()
         );
         Err(Error::config("cache", problem))
+    }
+
+    /// Returns true for what is left of a removed cache if somebody was about to write into it, as long as nothing is in it.
+    fn is_left(&self, name: &OsStr) -> bool {
+        let path = self.at().join(name);
+        let is_bare = |path: &Path| {
+            fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+                && entries(path).is_ok_and(|entries| entries.is_empty())
+        };
+        match name.to_str() {
+            Some(BLOCKS) => {
+                fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir())
+                    && entries(&path).is_ok_and(|entries| entries.iter().all(|path| is_bare(path)))
+            }
+            Some(FETCH | SAVED) => is_bare(&path),
+            Some(LOCK) => fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0),
+            _ => false,
+        }
     }
 
     /// Path of the file of `block`.
@@ -223,7 +256,7 @@ impl Directory {
         Ok(entries(&self.at().join(FETCH))?.iter().filter_map(|path| named(path)).collect())
     }
 
-    /// Removes the cache's own files and the directory, if nothing else is in it; returns true if it is gone.
+    /// Removes the cache's own files and the directory, if nothing else is in it; returns true if it is gone. Saves go too.
     pub(super) fn remove(&self) -> io::Result<bool> {
         for block in self.blocks()? {
             self.delete(&block)?;
@@ -238,19 +271,31 @@ impl Directory {
                 gone(fs::remove_file(path))?;
             }
         }
-        for block in self.fetched()? {
-            gone(fs::remove_file(self.fetch(&block)))?;
-        }
         for directory in entries(&self.at().join(BLOCKS))? {
             is_empty(fs::remove_dir(directory))?;
         }
-        for directory in [BLOCKS, FETCH] {
-            is_empty(fs::remove_dir(self.at().join(directory)))?;
-        }
-        for file in [LEDGER, LEDGER_ASIDE, MARK, LOCK] {
+        is_empty(fs::remove_dir(self.at().join(BLOCKS)))?;
+        self.remove_unfinished()?;
+        // Without the mark nobody begins to write here, but for those who have looked at it before: what these make goes too.
+        for file in [LEDGER, LEDGER_ASIDE, MARK] {
             gone(fs::remove_file(self.at().join(file)))?;
         }
+        for _ in 0..TRIES {
+            self.remove_unfinished()?;
+            if is_empty(fs::remove_dir(self.at().join(FETCH)))? || self.fetched()?.is_empty() {
+                break;
+            }
+        }
+        gone(fs::remove_file(self.at().join(LOCK)))?;
         is_empty(fs::remove_dir(&self.path))
+    }
+
+    /// Removes what is being fetched, and saves.
+    fn remove_unfinished(&self) -> io::Result<()> {
+        for block in self.fetched()? {
+            gone(fs::remove_file(self.fetch(&block)))?;
+        }
+        self.remove_saves()
     }
 }
 
@@ -329,6 +374,57 @@ mod tests {
         Directory::open(&fresh).unwrap();
         Directory::open(&fresh).unwrap();
         Directory::existing(&fresh).unwrap();
+    }
+
+    #[test]
+    fn what_is_left_of_a_removed_cache_keeps_nobody_from_making_one_there() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["fetch", "saved", "blocks/ab"] {
+            fs::create_dir_all(root.path().join(name)).unwrap();
+        }
+        fs::write(root.path().join("lock"), "").unwrap();
+        // What has anything in it may be somebody's.
+        for name in ["fetch/x", "saved/x", "blocks/ab/x", "blocks/x"] {
+            fs::write(root.path().join(name), "").unwrap();
+            assert!(matches!(Directory::open(root.path()), Err(Error::Config { option: "cache", .. })), "{name}");
+            assert!(root.path().join(name).exists());
+            fs::remove_file(root.path().join(name)).unwrap();
+        }
+        Directory::open(root.path()).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_another_process_makes_a_cache_just_now_is_one() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::opened(root.path()).unwrap();
+        assert!(directory.is_vacant().unwrap());
+        fs::write(root.path().join(MARK), MARKED).unwrap();
+        fs::write(root.path().join(LEDGER), "blocks").unwrap();
+        assert!(!directory.is_vacant().unwrap());
+    }
+
+    #[test]
+    fn a_cache_that_is_removed_while_others_fetch_can_be_made_anew() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("cache");
+        for _ in 0..50 {
+            let directory = Directory::open(&path).unwrap();
+            let ends = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for number in 0..4_u8 {
+                    let (directory, ends) = (&directory, &ends);
+                    scope.spawn(move || {
+                        let block = Block::parse(&format!("{}-0-9", format!("{number:02x}").repeat(16))).unwrap();
+                        // Whoever fetches has claims all the time, until there is no cache.
+                        while directory.claim(&block).is_ok() && !ends.load(std::sync::atomic::Ordering::Relaxed) {}
+                    });
+                }
+                directory.remove().unwrap();
+                ends.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            assert!(Directory::existing(&path).is_err());
+        }
+        Directory::open(&path).unwrap();
     }
 
     #[test]

@@ -21,10 +21,9 @@ use super::super::directory::flush_names;
 use super::super::pinned::is_at;
 use super::super::pinned::shown;
 use super::block::ObjectKey;
-use super::directory::{Directory, gone, writable};
+use super::directory::{Directory, SAVED, gone, writable};
 use super::ledger::boot;
 
-const SAVED: &str = "saved";
 const SUMS: &str = "sums";
 const RECORD: &str = "json";
 const RECORD_ASIDE: &str = "new";
