@@ -82,14 +82,18 @@ pub(crate) struct Record {
     /// What its store had when something was about to be put there that came later: with anything else there, this save is over.
     #[serde(default)]
     pub(crate) before: Option<String>,
+    /// What its store had when it was closed: with another object there, and not this one, somebody saved it later elsewhere. None if that is
+    /// not known, or something of this cache may have been on its way there.
+    #[serde(default)]
+    pub(crate) found: Option<String>,
 }
 
 impl Record {
     pub(super) fn new(target: Target, size: u64, is_there: bool) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let saved_at = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-        let (upload, failure, before) = (None, None, None);
-        Self { bowstring_save: VERSION, target, size, sequence: 0, saved_at, is_there, upload, failure, before }
+        let (upload, failure, before, found) = (None, None, None, None);
+        Self { bowstring_save: VERSION, target, size, sequence: 0, saved_at, is_there, upload, failure, before, found }
     }
 }
 

@@ -251,7 +251,7 @@ impl Saves {
                 return Ok(false);
             }
             let others = disk.directory().saves()?;
-            (record.target, record.before) = (target.clone(), None);
+            (record.target, record.before, record.found) = (target.clone(), None, None);
             // It is the last one of its new address, also if this process is killed before it has ended the others.
             record.sequence = others.next();
             disk.directory().write_record(save.name, &record, true)?;
@@ -387,6 +387,17 @@ impl Saves {
         self.0.directory().prepare(&path).map_err(|error| self.failed("write", error))?;
         let lock = Lock::take_within(&path, &format!("put {}", target.url), PATIENCE).await?;
         Ok(Turn(Some(lock)))
+    }
+
+    /// [`turn_at`](Self::turn_at), if nobody has it.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the disk fails.
+    pub(crate) fn turn_at_once(&self, target: &Target) -> Result<Option<Turn>> {
+        match Lock::attempt(&self.0.directory().saved_lock(target.name()))? {
+            Attempt::Held(lock) => Ok(Some(Turn(Some(lock)))),
+            Attempt::Busy(_) => Ok(None),
+        }
     }
 
     /// [`turn_at`](Self::turn_at) for what is done in the store alone. If the cache's disk fails, is full or read-only, it is done without a

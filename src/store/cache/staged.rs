@@ -117,11 +117,11 @@ impl Staged {
     }
 
     /// Makes it a save of what is to be at `target`: from here on readers of this machine find it, and no crash loses it. Earlier saves of
-    /// that are over. The lock is that of its upload.
+    /// that are over. `found` is what the store has there, if that is known. The lock is that of its upload.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store) if the cache's disk fails; there is no save then.
-    pub(crate) fn commit(mut self, target: Target) -> Result<(Save, Turn)> {
+    pub(crate) fn commit(mut self, target: Target, found: Option<String>) -> Result<(Save, Turn)> {
         let saves = self.saves.clone();
         let failed = |error| saves.failed("write", error);
         let (directory, name) = (saves.disk().directory(), self.name);
@@ -137,6 +137,8 @@ impl Staged {
         let committed = saves.disk().change(|_, _| {
             let others = directory.saves()?;
             record.sequence = others.next();
+            // What others of this address have sent may still come to the store, and is no later save.
+            record.found = found.filter(|_| others.good.iter().all(|save| save.record.target != record.target));
             // Nobody is to change it, and whoever finds the record may open it. Clean-ups wait for the ledger.
             read_only(file);
             drop(file.unlock());

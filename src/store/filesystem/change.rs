@@ -12,7 +12,7 @@ use super::super::cache::{Saves, Target};
 use super::super::directory::{failed, flush_name};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, missing, saves};
-use super::upload::{at, before_later, end_until, is_replaced};
+use super::upload::{at, before_later, check_later, end_until, is_replaced};
 use super::uploads::Uploads;
 use crate::error::{Error, Result};
 
@@ -107,6 +107,7 @@ async fn rename_saved(
             let (all, save) = (all.clone(), save.clone());
             return blocking(move || all.end_one(&save)).await.map(|()| false);
         }
+        check_later(place, from, &save).await?;
         // What is removed there is no sign that something came later.
         let (again, target) = (all.clone(), old.clone());
         blocking(move || again.note_before(&target, None)).await?;

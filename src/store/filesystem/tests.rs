@@ -306,6 +306,53 @@ fn of_two_that_save_under_one_name_the_last_to_end_wins() {
 }
 
 #[test]
+fn a_save_in_the_background_never_replaces_what_was_saved_elsewhere_later() {
+    for (was, size) in [(false, 1000), (true, 1000), (true, (16 << 20) + 1)] {
+        let rig = Rig::new();
+        let files = rig.files(true);
+        if was {
+            save(&rig.files(false), "s3://bucket/x", b"before", Upload::Wait).unwrap();
+        }
+        let older = content(size, 1);
+        rig.save_waiting(&files, "s3://bucket/x", &older);
+        // Without the cache, or with another one.
+        save(&rig.files(false), "s3://bucket/x", b"newer", Upload::Wait).unwrap();
+        for _ in 0..2 {
+            let error = files.flush().unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            assert_eq!(rig.stored("x").as_deref(), Some(&b"newer"[..]));
+            assert!(read(&files, "s3://bucket/x").unwrap() == older, "it is not lost");
+        }
+        let error = files.rename("s3://bucket/x", "s3://bucket/y").unwrap_err();
+        assert!(size > 1000 || matches!(error, Error::Mismatch { .. }), "{error}");
+        assert_eq!(rig.stored("x").as_deref(), Some(&b"newer"[..]));
+        save(&files, "s3://bucket/x", b"last", Upload::Wait).unwrap();
+        files.flush().unwrap();
+        assert_eq!(rig.stored("x").as_deref(), Some(&b"last"[..]));
+    }
+}
+
+#[test]
+fn a_save_whose_answer_was_lost_is_uploaded_and_not_taken_for_another_one() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    for size in SIZES {
+        let bytes = content(size, 1);
+        rig.save_waiting(&files, "s3://bucket/x", &bytes);
+        // As if it had come to the store, and its process had not heard of that.
+        save(&rig.files(false), "s3://bucket/x", &bytes, Upload::Wait).unwrap();
+        files.flush().unwrap();
+        assert!(rig.stored("x").unwrap() == bytes);
+        assert!(cache::status(&rig.cache()).unwrap().saves.is_empty());
+        // What was removed meanwhile is no later save.
+        rig.save_waiting(&files, "s3://bucket/x", &bytes);
+        rig.files(false).remove("s3://bucket/x").unwrap();
+        files.flush().unwrap();
+        assert!(rig.stored("x").unwrap() == bytes);
+    }
+}
+
+#[test]
 fn a_request_that_is_handled_late_replaces_nothing_that_came_after_it() {
     let rig = Rig::new();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -17,6 +17,9 @@ use super::completion::{self, Ready};
 use super::origins::blocking;
 use crate::error::{Error, Result};
 
+/// Bytes of the store that are compared with a save at once.
+const COMPARED: usize = 16 << 20;
+
 /// What came of an attempt to upload a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
@@ -142,7 +145,7 @@ impl Upload {
             drop(source);
             return self.over().await;
         };
-        if is_replaced(&self.place, &self.path, &found).await? {
+        if is_replaced(&self.place, &self.path, &found).await? || self.has_arrived(&found, &source).await? {
             drop(source);
             let saves = self.saves.clone();
             blocking(move || saves.end_one(&found)).await?;
@@ -168,6 +171,28 @@ impl Upload {
         })
         .await?;
         Ok(End::Done)
+    }
+
+    /// Returns true if the store has this very save already: its answer was lost, or the process killed before it was noted.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if it has what somebody else has saved there since this was closed; and those of the store.
+    async fn has_arrived(&self, save: &Save, source: &Arc<Source>) -> Result<bool> {
+        let Some(later) = later(&self.place, &self.path, save).await? else { return Ok(false) };
+        let size = save.record.size;
+        let is_it = later.size == size && {
+            let mut ranges = (0..size).step_by(COMPARED).map(|start| start..(start + COMPARED as u64).min(size));
+            loop {
+                let Some(range) = ranges.next() else { break true };
+                let there = self.place.store.get_range(&self.path, range.clone()).await;
+                let there = there.map_err(|error| self.place.failed("read", &self.path, error))?;
+                let source = Arc::clone(source);
+                if there != blocking(move || source.read(range.start, range.end)).await? {
+                    break false;
+                }
+            }
+        };
+        if is_it { Ok(true) } else { Err(overtaken(save, &later)) }
     }
 
     /// Something else was saved for the same address, or it has another one now: what was sent is given up.
@@ -242,12 +267,43 @@ impl Upload {
     }
 }
 
-/// The version that the store has at `path`, in words; see [`Saves::note_before`].
-async fn there(place: &Place, path: &Path) -> Result<String> {
+/// The version that the store has at `path`, if there is one.
+async fn head(place: &Place, path: &Path) -> Result<Option<Stamp>> {
     match place.store.head(path).await {
-        Ok(found) => Ok(Stamp::of(&found).to_string()),
-        Err(object_store::Error::NotFound { .. }) => Ok("nothing".to_owned()),
+        Ok(found) => Ok(Some(Stamp::of(&found))),
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(place.failed("look up", path, error)),
+    }
+}
+
+/// The version that the store has at `path`, in words; see [`Saves::note_before`].
+pub(super) async fn there(place: &Place, path: &Path) -> Result<String> {
+    Ok(head(place, path).await?.map_or_else(|| "nothing".to_owned(), |found| found.to_string()))
+}
+
+/// The version of another object that came to `path`, its address, since `save` was closed, if that is known. What was removed there is no
+/// such object.
+async fn later(place: &Place, path: &Path, save: &Save) -> Result<Option<Stamp>> {
+    let Some(found) = &save.record.found else { return Ok(None) };
+    Ok(head(place, path).await?.filter(|there| there.to_string() != *found))
+}
+
+/// Checks that nobody has saved something else at `path`, its address, since `save` was closed.
+///
+/// # Errors
+/// [`Error::Mismatch`], and those of the store.
+pub(super) async fn check_later(place: &Place, path: &Path, save: &Save) -> Result<()> {
+    later(place, path, save).await?.map_or(Ok(()), |later| Err(overtaken(save, &later)))
+}
+
+/// Neither of two saves is lost where nobody can say which one is to stay.
+fn overtaken(save: &Save, later: &Stamp) -> Error {
+    let Save { record, .. } = save;
+    Error::Mismatch {
+        what: format!("{} was saved elsewhere since it was saved in the background here", record.target.url),
+        expected: record.found.clone().unwrap_or_default(),
+        found: later.to_string(),
+        hint: "both are kept: read the one of the cache and the one of the store, and save through this cache what is to stay".to_owned(),
     }
 }
 

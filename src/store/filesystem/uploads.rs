@@ -9,12 +9,17 @@ use object_store::path::Path;
 use super::super::cache::{Save, Saves, Turn, is_of_the_disk};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, saves};
-use super::upload::{End, Upload, give_up, now};
+use super::upload::{End, Upload, give_up, now, there};
 use crate::error::{Error, Result};
 use crate::per_process::PerProcess;
 
 /// Pause between two looks at another process's upload.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// The longest wait for a store that is asked what it has, when a save is closed.
+const LOOK: Duration = Duration::from_secs(1);
+/// After a store has not said that, so long it is not asked.
+const REST: Duration = Duration::from_secs(30);
 
 /// Uploads of this process that are under way or wait.
 static GOING: PerProcess<(Mutex<usize>, Condvar)> = PerProcess::new();
@@ -55,11 +60,28 @@ pub(super) struct Uploads {
     origins: Arc<Origins>,
     /// Held by the upload that is under way.
     turn: tokio::sync::Mutex<()>,
+    /// The last time that a store did not say in time what it has.
+    unanswered: Mutex<Option<Instant>>,
 }
 
 impl Uploads {
     pub(super) fn new(origins: Arc<Origins>) -> Self {
-        Self { origins, turn: tokio::sync::Mutex::new(()) }
+        Self { origins, turn: tokio::sync::Mutex::new(()), unanswered: Mutex::default() }
+    }
+
+    /// What the store has at `path`, for a save that is being closed; none if it does not say. A store that fails holds up one save of many.
+    pub(super) async fn found(&self, place: &Place, path: &Path) -> Option<String> {
+        let unanswered = || self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        if unanswered().is_some_and(|since| since.elapsed() < REST) {
+            return None;
+        }
+        match tokio::time::timeout(LOOK, there(place, path)).await {
+            Ok(Ok(found)) => Some(found),
+            _ => {
+                *unanswered() = Some(Instant::now());
+                None
+            }
+        }
     }
 
     /// Uploads `save`, which this process may upload, when it is its turn.

@@ -51,9 +51,37 @@ pub struct Writer {
 enum State {
     Here(Aside),
     Stream(Stream),
-    Later(Box<Staged>, Target, Arc<Uploads>),
+    Later(Box<Later>),
     Ending(JoinHandle<Result<()>>, Option<oneshot::Sender<()>>),
     Over,
+}
+
+/// A save that is uploaded later.
+#[derive(Debug)]
+struct Later {
+    staged: Staged,
+    saves: Saves,
+    target: Target,
+    place: Place,
+    path: Path,
+    uploads: Arc<Uploads>,
+}
+
+impl Later {
+    /// Ends it: it is on the disk, and its upload begins.
+    async fn commit(self: Box<Self>) -> Result<()> {
+        let Self { staged, saves, target, place, path, uploads } = *self;
+        let at = target.clone();
+        // Whoever has the turn is about to change what is there.
+        let turn = blocking(move || saves.turn_at_once(&at)).await.unwrap_or_default();
+        let found = if turn.is_some() { uploads.found(&place, &path).await } else { None };
+        let commit = move || {
+            let (save, own) = staged.commit(target, found)?;
+            drop(turn);
+            uploads.begin(save, own)
+        };
+        blocking(commit).await
+    }
 }
 
 /// An upload under way.
@@ -99,7 +127,8 @@ impl Writer {
                 let (url, saves) = (place.url(&path), saves(&place, &path));
                 let state = match (upload, saves) {
                     (Upload::Background, Some((saves, target))) => {
-                        State::Later(Box::new(Staged::begin(&saves)?), target, Arc::clone(uploads))
+                        let (staged, uploads) = (Staged::begin(&saves)?, Arc::clone(uploads));
+                        State::Later(Box::new(Later { staged, saves, target, place, path, uploads }))
                     }
                     (Upload::Background, None) => {
                         if let Some(cache) = &origins.means.cache {
@@ -145,7 +174,7 @@ impl Writer {
         let some = bytes.get(..bytes.len().min(WRITE)).unwrap_or_default();
         let taken = match &mut self.state {
             State::Here(aside) => aside.write(some).map(|()| Some(some.len())),
-            State::Later(staged, ..) => staged.write(some).map(|()| Some(some.len())),
+            State::Later(later) => later.staged.write(some).map(|()| Some(some.len())),
             State::Stream(stream) => stream.write(&self.origins, some, wait),
             State::Ending(..) | State::Over => return Err(over()),
         };
@@ -194,13 +223,7 @@ impl Writer {
         let runtime = self.origins.means.runtime()?;
         let (task, cancel) = match std::mem::replace(&mut self.state, State::Over) {
             State::Here(aside) => (runtime.spawn(blocking(move || aside.publish())), None),
-            State::Later(staged, target, uploads) => {
-                let commit = move || {
-                    let (save, turn) = staged.commit(target)?;
-                    uploads.begin(save, turn)
-                };
-                (runtime.spawn(blocking(commit)), None)
-            }
+            State::Later(later) => (runtime.spawn(later.commit()), None),
             State::Stream(Stream { feed, task, cancel, buffer, .. }) => {
                 // If nobody takes it, the task has ended, and says why.
                 runtime.spawn(async move { drop(feed.send(Fed::Last(buffer.into())).await) });
@@ -227,7 +250,7 @@ impl Writer {
         let (task, cancel) = match std::mem::replace(&mut self.state, State::Over) {
             State::Stream(Stream { task, cancel, .. }) => (task, Some(cancel)),
             State::Ending(task, cancel) => (task, cancel),
-            State::Here(_) | State::Later(..) | State::Over => return,
+            State::Here(_) | State::Later(_) | State::Over => return,
         };
         drop(cancel);
         if tokio::runtime::Handle::try_current().is_err() {
