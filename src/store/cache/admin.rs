@@ -12,7 +12,7 @@ use super::super::pinned::is_at;
 use super::super::pinned::shown;
 use super::beside;
 use super::block::Block;
-use super::directory::Directory;
+use super::directory::{Directory, readable};
 use super::disk::Disk;
 use super::file::{self, Bad};
 use super::readers::Readers;
@@ -157,7 +157,7 @@ pub(crate) fn verify_seen(path: &Path, mut seen: impl FnMut(u64, u64)) -> Result
         let place = directory.block(&block);
         let named = shown(&place);
         let named = named.display();
-        let mut file = match File::open(&place) {
+        let mut file = match readable(&place) {
             Ok(file) => file,
             Err(error) => {
                 // It was evicted meanwhile, if it is not there.

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_64;
 
 use super::block::Block;
+use super::directory::readable;
 use super::file::{self, Bad, HEAD, PIECE};
 use super::ledger::boot;
 
@@ -103,7 +104,7 @@ pub(super) fn check(file: &File, block: &Block, beside: &Path) -> Result<(), Bad
 
 /// The checksums of `file`, which is `block`, that lie `beside` it.
 pub(super) fn sums(file: &File, block: &Block, beside: &Path) -> Result<Vec<u8>, Bad> {
-    let mut opened = match File::open(beside) {
+    let mut opened = match readable(beside) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Bad::Damaged("it has no checksums")),
         opened => opened?,
     };

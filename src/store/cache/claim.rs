@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::pinned::is_at;
 use super::block::Block;
-use super::directory::{Directory, writable};
+use super::directory::{Directory, readable, writable};
 
 /// Attempts to open a file that its holder renames or removes meanwhile.
 const TRIES: usize = 100;
@@ -107,7 +107,7 @@ impl Directory {
     /// Removes the leftovers of `block` of a process that has ended; false if a live process has it.
     pub(super) fn release(&self, block: &Block) -> io::Result<bool> {
         let path = self.fetch(block);
-        let file = match File::open(&path) {
+        let file = match readable(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             Err(error) => return Err(error),

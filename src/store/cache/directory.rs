@@ -108,7 +108,45 @@ impl Directory {
         let unopened = |error| failed("open the cache", path, error);
         let real = fs::canonicalize(path).map_err(unopened)?;
         let pinned = Pinned::unlinked(&real).map_err(unopened)?;
-        Ok(Self { path: real, pinned })
+        let found = Self { path: real, pinned };
+        found.check_owner()?;
+        Ok(found)
+    }
+
+    /// Checks that nobody else has filled it: checksums detect damage, not lies.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if it, or its mark, is neither of this user nor of root; [`Error::Store`].
+    #[cfg(unix)]
+    fn check_owner(&self) -> Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        let own = rustix::process::geteuid().as_raw();
+        let unopened = |error| failed("open the cache", &self.path, error);
+        let refused = |what: &Path, owner: u32| {
+            let problem = format!(
+                "{} is of user {owner}, who could put other bytes into it; give a directory of user {own}, who runs this process",
+                what.display()
+            );
+            Error::config("cache", problem)
+        };
+        let owner = fs::metadata(self.at()).map_err(unopened)?.uid();
+        // Some file systems say that all of this user is somebody else's.
+        if ![own, 0].contains(&owner) && Pinned::own(&self.path).is_err() {
+            return Err(refused(&self.path, owner));
+        }
+        match fs::symlink_metadata(self.at().join(MARK)) {
+            Ok(mark) if ![own, 0, owner].contains(&mark.uid()) => Err(refused(&self.path.join(MARK), mark.uid())),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(unopened(error)),
+        }
+    }
+
+    /// Only Unix tells owners.
+    #[cfg(not(unix))]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "as above")]
+    fn check_owner(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Its path, for people.
@@ -139,7 +177,7 @@ impl Directory {
 
     /// Two forms in one directory would take each other's files for damaged ones, and delete them.
     fn check_form(&self, mark: &Path) -> Result<()> {
-        let file = File::open(mark).map_err(|error| failed("open the cache", mark, error))?;
+        let file = readable(mark).map_err(|error| failed("open the cache", mark, error))?;
         let found: Option<serde_json::Value> = serde_json::from_reader(file.take(LONGEST_MARK)).ok();
         match found.and_then(|mark| mark.get("bowstring_cache")?.as_u64()) {
             Some(form) if form > FORM => Err(Error::unsupported(
@@ -303,13 +341,27 @@ impl Directory {
 pub(super) fn writable(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
+    let file = open(path, &mut options)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+}
+
+/// Opens the file `path` for reading; never follows a link, nor waits where a pipe is. Whatever is there says by its length that it is none.
+pub(super) fn readable(path: &Path) -> io::Result<File> {
+    open(path, OpenOptions::new().read(true))
+}
+
+/// As [`readable`], for writing too.
+pub(super) fn changeable(path: &Path) -> io::Result<File> {
+    open(path, OpenOptions::new().read(true).write(true))
+}
+
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
         options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     }
-    let file = options.open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+    options.open(path)
 }
 
 /// Directories closed to others than their owner: a cache holds data that only its owner's credentials give access to.
@@ -425,6 +477,28 @@ mod tests {
             assert!(Directory::existing(&path).is_err());
         }
         Directory::open(&path).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_directory_that_another_user_has_filled_is_refused() {
+        use std::os::unix::fs::chown;
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("cache");
+        Directory::open(&path).unwrap();
+        for theirs in [path.join(MARK), path.clone()] {
+            // Only root may give it away.
+            if chown(&theirs, Some(12_345), None).is_err() {
+                return;
+            }
+            for opened in [Directory::open(&path), Directory::existing(&path)] {
+                let error = opened.unwrap_err();
+                assert!(matches!(error, Error::Config { option: "cache", .. }), "{error}");
+                assert!(error.to_string().contains("12345"), "{error}");
+            }
+            chown(&theirs, Some(0), None).unwrap();
+            Directory::open(&path).unwrap();
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::super::pinned::is_at;
 use super::super::pinned::shown;
 use super::block::Block;
 use super::claim::{Claim, Claimed};
-use super::directory::{Directory, gone, writable};
+use super::directory::{Directory, gone, readable, writable};
 use super::file::{self, Bad};
 use super::keeper::{Due, Keeper};
 use super::ledger::{Event, Ledger, News};
@@ -153,13 +153,13 @@ impl Disk {
         let range = wanted.start..wanted.end;
         let mut block = *wanted;
         let mut path = self.directory.block(&block);
-        let mut opened = File::open(&path);
+        let mut opened = readable(&path);
         if matches!(&opened, Err(error) if error.kind() == io::ErrorKind::NotFound) {
             let covering = self.keeper().covering(&wanted.object, &range).filter(|covering| covering != wanted);
             let Some(covering) = covering else { return (Found::Miss, block) };
             block = covering;
             path = self.directory.block(&block);
-            opened = File::open(&path);
+            opened = readable(&path);
         }
         let mut file = match opened {
             Ok(file) => file,

@@ -23,7 +23,7 @@ use super::beside::{self, Beside};
 use super::block::{Block, ObjectKey};
 use super::claim::{Claim, Claimed};
 use super::counts::Event;
-use super::directory::Directory;
+use super::directory::{Directory, changeable, readable};
 use super::disk::Disk;
 use super::fetched::Fetched;
 use super::file::{self, Bad, PIECE};
@@ -143,7 +143,7 @@ impl Directory {
         if !block.is_whole() {
             return true;
         }
-        match File::open(self.block(block)) {
+        match readable(&self.block(block)) {
             Ok(file) if file.try_lock().is_ok() => {
                 locked.push(file);
                 true
@@ -158,7 +158,7 @@ impl Disk {
     /// Holds the file of `block`, if it is there and good.
     fn hold(&self, block: &Block, patience: Duration) -> io::Result<Holding> {
         let path = self.directory().block(block);
-        let file = match File::open(&path) {
+        let file = match readable(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Holding::Gone),
             Err(error) => return Err(error),
@@ -192,14 +192,14 @@ impl Disk {
 /// Checks `file`, which is `block` with the checksums at `path`, if nobody has since it was written and the machine started.
 pub(super) fn prove(file: &File, block: &Block, path: &Path, patience: Duration) -> std::result::Result<(), Bad> {
     // A disk that has turned read-only still has it.
-    let mut beside = File::open(path)?;
+    let mut beside = readable(path)?;
     locked(patience, || beside.try_lock_shared())?;
     if let Beside::Proven = beside::read(&mut beside, file, block)? {
         return Ok(());
     }
     drop(beside);
     // One checks it, the others wait.
-    let mut beside = File::options().read(true).write(true).open(path)?;
+    let mut beside = changeable(path)?;
     locked(patience, || beside.try_lock())?;
     if let Beside::Unproven(sums) = beside::read(&mut beside, file, block)? {
         beside::compare(file, &sums)?;

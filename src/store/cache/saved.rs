@@ -7,7 +7,7 @@
 //!   saved/NAME.lock   the lock of whoever uploads it; also of whoever makes an object appear at an address, whose digest is then the name
 //! ```
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use super::super::directory::flush_names;
 use super::super::pinned::is_at;
 use super::super::pinned::shown;
 use super::block::ObjectKey;
-use super::directory::{Directory, SAVED, gone, writable};
+use super::directory::{Directory, SAVED, gone, readable, writable};
 use super::ledger::boot;
 
 const SUMS: &str = "sums";
@@ -227,7 +227,7 @@ impl Directory {
 
     /// The number of a save whose record means nothing here otherwise; 0 if it has none.
     fn sequence(&self, name: ObjectKey) -> u64 {
-        let file = File::open(self.record(name)).ok();
+        let file = readable(&self.record(name)).ok();
         let found: Option<serde_json::Value> =
             file.and_then(|file| serde_json::from_reader(io::BufReader::new(io::Read::take(file, MOST))).ok());
         found.and_then(|record| record.get("sequence")?.as_u64()).unwrap_or(0)
@@ -236,7 +236,7 @@ impl Directory {
     /// The record of `name`, if there is one.
     pub(super) fn read_record(&self, name: ObjectKey) -> io::Result<Option<Record>> {
         let path = self.record(name);
-        let file = match File::open(&path) {
+        let file = match readable(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(io::Error::new(error.kind(), format!("{}: {error}", shown(&path).display())));
@@ -291,7 +291,7 @@ impl Directory {
                 None | Some(SUMS | RECORD_ASIDE) if !self.record(name).exists() => self.reap_save(name)?,
                 Some(LOCK) if !self.record(name).exists() => {
                     let path = self.saved_lock(name);
-                    if let Ok(file) = File::open(&path)
+                    if let Ok(file) = readable(&path)
                         && file.try_lock().is_ok()
                         && is_at(&file, &path)
                     {
@@ -307,7 +307,7 @@ impl Directory {
     /// Removes the files of a save without a record, unless somebody has its bytes.
     fn reap_save(&self, name: ObjectKey) -> io::Result<()> {
         let path = self.saved_bytes(name);
-        match File::open(&path) {
+        match readable(&path) {
             Ok(file) if file.try_lock().is_err() => return Ok(()),
             Ok(_) => gone(fs::remove_file(&path))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -319,7 +319,7 @@ impl Directory {
 
     /// Returns true if a live process writes the bytes of `name`.
     pub(super) fn is_written(&self, name: ObjectKey) -> bool {
-        File::open(self.saved_bytes(name)).is_ok_and(|file| file.try_lock_shared().is_err())
+        readable(&self.saved_bytes(name)).is_ok_and(|file| file.try_lock_shared().is_err())
     }
 
     /// Bytes that saves take.
@@ -350,6 +350,8 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     fn target(url: &str) -> Target {

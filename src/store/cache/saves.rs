@@ -13,6 +13,7 @@ use super::super::pinned::shown;
 use super::beside;
 use super::block::{Block, ObjectKey};
 use super::claim::Claimed;
+use super::directory::readable;
 use super::disk::Disk;
 use super::file::{self, Bad, PIECE};
 use super::hold::{Held, prove};
@@ -165,7 +166,7 @@ impl Saves {
     /// [`Error::Corrupt`], [`Error::Store`].
     pub(crate) fn hold(&self, save: &Save, patience: Duration) -> Result<Option<Held>> {
         let path = self.0.directory().saved_bytes(save.name);
-        let file = match File::open(&path) {
+        let file = match readable(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(|error| failed("open", &path, error))?,
         };
@@ -354,7 +355,7 @@ impl Saves {
     pub(crate) fn adopt(&self, save: &Save, source: Source, key: ObjectKey) {
         let (path, Source { held, sums }) = (self.0.directory().saved_bytes(save.name), source);
         drop(held);
-        let adopted = File::open(&path).and_then(|file| {
+        let adopted = readable(&path).and_then(|file| {
             // Whoever has it open may open its path too: then it stays until it is reaped.
             let is_held = file.try_lock().is_err();
             if is_held {

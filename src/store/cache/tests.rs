@@ -272,10 +272,17 @@ fn damage_anywhere_is_read_again_from_the_origin_and_counted() {
         );
         assert_eq!(fs::read(&path).unwrap(), whole, "it is replaced");
     }
-    // The block is removed, or replaced by a directory.
+    // The block is removed, or replaced by a pipe, to which nobody writes, or by a directory.
     fs::remove_file(&path).unwrap();
     read();
     assert_eq!(origin.requests(), 1);
+    #[cfg(unix)]
+    {
+        fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        read();
+        assert_eq!((origin.requests(), fs::read(&path).unwrap() == whole), (1, true));
+    }
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     read();
