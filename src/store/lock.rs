@@ -1,7 +1,7 @@
 //! The lock of a directory or a file that one process works on at a time.
 //!
 //! It is an advisory lock of the operating system (`flock`) on a file. The system frees it when the process ends, however it ends,
-//! and it holds between containers and, where the file system has locks, between hosts. The content of the file names the holder
+//! also with forked children, and it holds between containers and, where the file system has locks, between hosts. The content of the file names the holder
 //! for error messages and decides nothing.
 //!
 //! A lock is on the file, not on its name. Only its holder removes the file, and a process that gets a lock checks that the name
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::directory::failed;
 use super::pinned::shown;
+use super::unforked::Unforked;
 use crate::error::{Error, Result};
 
 /// The longest description of a holder that is read, in bytes.
@@ -29,7 +30,7 @@ const TRIES: usize = 1000;
 /// A lock that is held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    file: File,
+    file: Unforked,
     path: PathBuf,
 }
 
@@ -59,13 +60,13 @@ impl Lock {
     /// [`Error::Store`] if the file cannot be opened or written, or the file system has no locks.
     pub(crate) fn attempt(path: &Path) -> Result<Attempt> {
         for _ in 0..TRIES {
-            let mut file = open(path).map_err(|error| failed("open the lock", path, error))?;
+            let mut file = Unforked::new(open(path).map_err(|error| failed("open the lock", path, error))?);
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     let mut holder = String::new();
                     // A holder that is writing its name just now is unknown.
-                    let _ = file.take(LONGEST).read_to_string(&mut holder);
+                    let _ = Read::by_ref(&mut *file).take(LONGEST).read_to_string(&mut holder);
                     let holder = holder.trim();
                     let holder = if holder.is_empty() { "another process" } else { holder };
                     return Ok(Attempt::Busy(format!("{holder} holds {}", shown(path).display())));

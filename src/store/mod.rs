@@ -79,6 +79,7 @@ mod transport;
 #[cfg(feature = "convert")]
 mod tree;
 mod unavailable;
+mod unforked;
 pub(crate) mod walk;
 #[cfg(feature = "cloud")]
 mod web;

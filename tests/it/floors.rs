@@ -75,6 +75,7 @@ const UNSAFE: &[&str] = &[
     "src/memory/slab_pool.rs",
     "src/page/compact_avx2.rs",
     "src/page/unpack_avx2.rs",
+    "src/store/unforked.rs",
 ];
 
 /// Calls banned in the Python package: data must not run code.

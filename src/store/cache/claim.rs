@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::super::pinned::is_at;
+use super::super::unforked::Unforked;
 use super::block::Block;
 use super::directory::{Directory, readable, writable};
 
@@ -26,7 +27,7 @@ pub(super) enum Claimed {
 /// The right to fetch a block, which ends with the process.
 #[derive(Debug)]
 pub(super) struct Claim {
-    file: File,
+    file: Unforked,
     path: PathBuf,
     renamed: bool,
 }
@@ -49,7 +50,7 @@ impl Claim {
     }
 
     /// The same right, with `file` as the one that becomes the block: it is at the path of the claim now, and locked by this process.
-    pub(super) fn with(self, file: File) -> Self {
+    pub(super) fn with(self, file: Unforked) -> Self {
         Self { file, path: self.path.clone(), renamed: false }
     }
 
@@ -82,13 +83,13 @@ impl Directory {
     pub(super) fn claim(&self, block: &Block) -> io::Result<Claimed> {
         let path = self.fetch(block);
         for _ in 0..TRIES {
-            let file = match writable(&path) {
+            let file = Unforked::new(match writable(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.prepare(&path)?;
                     writable(&path)?
                 }
                 opened => opened?,
-            };
+            });
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(Claimed::Busy),
@@ -108,7 +109,7 @@ impl Directory {
     pub(super) fn release(&self, block: &Block) -> io::Result<bool> {
         let path = self.fetch(block);
         let file = match readable(&path) {
-            Ok(file) => file,
+            Ok(file) => Unforked::new(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             Err(error) => return Err(error),
         };

@@ -17,6 +17,7 @@ use bytes::Bytes;
 
 use super::super::pinned::is_at;
 use super::super::pinned::shown;
+use super::super::unforked::Unforked;
 use super::block::Block;
 use super::claim::{Claim, Claimed};
 use super::directory::{Directory, gone, readable, writable};
@@ -75,7 +76,7 @@ pub(super) enum Stored {
 }
 
 /// The lock of the ledger.
-struct Locked(File);
+struct Locked(Unforked);
 
 impl Drop for Locked {
     fn drop(&mut self) {
@@ -395,7 +396,7 @@ impl Disk {
         loop {
             // A removed cache is not begun anew by processes that still read through it.
             self.directory.check_mark()?;
-            let file = writable(&path)?;
+            let file = Unforked::new(writable(&path)?);
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => return Ok(Locked(file)),
                 Err(TryLockError::Error(error)) => return Err(error),

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::super::pinned::is_at;
 use super::super::pinned::shown;
+use super::super::unforked::Unforked;
 use super::beside;
 use super::block::{Block, ObjectKey};
 use super::claim::Claimed;
@@ -361,7 +362,7 @@ impl Saves {
             if is_held {
                 file.try_lock_shared().map_err(io::Error::from)?;
             }
-            adopt(self, save.name, file, Block::whole(key, save.record.size), &sums, is_held)
+            adopt(self, save.name, Unforked::new(file), Block::whole(key, save.record.size), &sums, is_held)
         });
         if let Err(error) = adopted {
             tracing::debug!("{} is not kept in the cache: {error}", save.record.target.url);
@@ -431,7 +432,7 @@ pub(super) fn read_only(file: &File) {
 pub(super) fn adopt(
     saves: &Saves,
     name: ObjectKey,
-    file: File,
+    file: Unforked,
     block: Block,
     sums: &[u8],
     is_held: bool,

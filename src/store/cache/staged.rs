@@ -6,10 +6,11 @@
 //!                   └─► dropped, or its process is killed: nothing
 //! ```
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 
 use super::super::pinned::is_at;
+use super::super::unforked::Unforked;
 use super::beside;
 use super::block::{Block, ObjectKey};
 use super::directory::writable;
@@ -30,7 +31,7 @@ pub(crate) struct Staged {
     saves: Saves,
     name: ObjectKey,
     /// Locked; none once it is something else.
-    file: Option<File>,
+    file: Option<Unforked>,
     sums: Sums,
     size: u64,
     /// Size up to which there is room.
@@ -53,7 +54,7 @@ impl Staged {
             let name = fresh();
             let path = directory.saved_bytes(name);
             directory.prepare(&path)?;
-            let file = writable(&path)?;
+            let file = Unforked::new(writable(&path)?);
             if file.try_lock().is_ok() && is_at(&file, &path) {
                 return Ok(Self {
                     saves: saves.clone(),
@@ -92,7 +93,7 @@ impl Staged {
                 Err(_) => self.saves.make_room(more).map(|()| size)?,
             };
         }
-        let Some(mut file) = self.file.as_ref() else { return Err(self.saves.failed("write", over())) };
+        let Some(mut file) = self.file.as_deref() else { return Err(self.saves.failed("write", over())) };
         file.write_all(bytes).map_err(|error| self.saves.failed("write", error))?;
         self.sums.add(bytes);
         self.size = size;
@@ -125,7 +126,7 @@ impl Staged {
         let saves = self.saves.clone();
         let failed = |error| saves.failed("write", error);
         let (directory, name) = (saves.disk().directory(), self.name);
-        let Some(file) = self.file.as_ref() else { return Err(failed(over())) };
+        let Some(file) = self.file.as_deref() else { return Err(failed(over())) };
         file.sync_all().map_err(failed)?;
         let block = Block::whole(name, self.size);
         let sums = beside::proven(file, &block, &self.sums.finish()).map_err(failed)?;
