@@ -37,7 +37,7 @@ pub(crate) struct Args {
 enum What {
     /// Show what is in it
     Status(Place),
-    /// Check all checksums and remove what is damaged, which is then read from its origin again
+    /// Check all checksums, of saved files too, and remove damaged blocks, which are then read from their origins again
     Verify(Place),
     /// Upload what was saved and is not in its store yet, and wait for what other processes upload
     Upload(Uploaded),
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             let verified = cache::verify_seen(&place.path(), |done, all| counts.set(done, all));
             drop(bar);
             let verified = verified?;
-            let is_damaged = !verified.damaged.is_empty();
+            let is_damaged = !verified.damaged.is_empty() || !verified.damaged_saves.is_empty();
             out.report(&Shown(verified))?;
             if is_damaged { Err(Failure::Told(DAMAGED)) } else { Ok(()) }
         }
@@ -201,10 +201,13 @@ impl fmt::Display for Shown<Status> {
 
 impl fmt::Display for Shown<Verified> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Verified { directory, good, bytes: size, damaged } = &self.0;
+        let Verified { directory, good, bytes: size, damaged, damaged_saves } = &self.0;
         writeln!(f, "{directory}: {} are good, {}", plural(*good, "block"), bytes(*size))?;
         for damaged in damaged {
             writeln!(f, "  removed {damaged}")?;
+        }
+        for damaged in damaged_saves {
+            writeln!(f, "  damaged, and not in its store: {damaged}")?;
         }
         Ok(())
     }

@@ -70,6 +70,8 @@ pub struct Verified {
     pub bytes: u64,
     /// Files that are damaged or cannot be read, and why. They are removed, unless that fails, and read from their origins again.
     pub damaged: Vec<String>,
+    /// Files that were saved, are not in their stores yet, and are damaged, and why. They stay: they are nowhere else.
+    pub damaged_saves: Vec<String>,
 }
 
 /// The removed part of a cache.
@@ -133,7 +135,7 @@ fn unstored(saves: &Saves, found: Vec<Save>) -> Result<Vec<Unstored>> {
     found.into_iter().filter(|save| save.record.is_there).map(told).collect()
 }
 
-/// Reads all blocks of the cache in `path` and removes those that are damaged.
+/// Reads all blocks of the cache in `path`, and all that was saved and is not in its store yet, and removes blocks that are damaged.
 ///
 /// # Errors
 /// As [`status`].
@@ -147,10 +149,12 @@ pub fn verify(path: &Path) -> Result<Verified> {
 /// As [`status`].
 pub(crate) fn verify_seen(path: &Path, mut seen: impl FnMut(u64, u64)) -> Result<Verified> {
     let directory = Directory::existing(path)?;
-    let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
+    let saves = Saves::new(Disk::open(path, u64::MAX, Readers::default().into())?);
     let blocks = directory.blocks().map_err(|error| failed("list", path, error))?;
+    let saved = saves.there()?;
     let (mut good, mut bytes, mut damaged) = (0, 0, Vec::new());
-    let (mut done, all) = (0, blocks.iter().map(Block::len).sum());
+    let sizes = blocks.iter().map(Block::len).chain(saved.iter().map(|save| save.record.size));
+    let (mut done, all) = (0_u64, sizes.fold(0, u64::saturating_add));
     for block in blocks {
         seen(done, all);
         done += block.len();
@@ -181,14 +185,36 @@ pub(crate) fn verify_seen(path: &Path, mut seen: impl FnMut(u64, u64)) -> Result
             Err(Bad::Damaged(what)) => what.to_string(),
             Err(Bad::Failed(error)) => error.to_string(),
         };
-        if disk.discard(&block, &file, &place) {
+        if saves.disk().discard(&block, &file, &place) {
             damaged.push(format!("{named}: {what}"));
         } else if is_at(&file, &place) {
             damaged.push(format!("{named}: {what}, and it cannot be removed"));
         }
     }
+    let mut damaged_saves = Vec::new();
+    for save in &saved {
+        seen(done, all);
+        done = done.saturating_add(save.record.size);
+        damaged_saves.extend(damage(&saves, save)?);
+    }
     seen(done, all);
-    Ok(Verified { directory: directory.path().display().to_string(), good, bytes, damaged })
+    Ok(Verified { directory: directory.path().display().to_string(), good, bytes, damaged, damaged_saves })
+}
+
+/// What is wrong with the bytes of `save`; none if they are good, or have gone to the store meanwhile.
+fn damage(saves: &Saves, save: &Save) -> Result<Option<String>> {
+    let directory = saves.disk().directory();
+    let (path, block) = (directory.saved_bytes(save.name), Block::whole(save.name, save.record.size));
+    let checked = readable(&path)
+        .map_err(Bad::from)
+        .and_then(|file| beside::check(&file, &block, &directory.saved_sums(save.name)));
+    let what = match checked {
+        Ok(()) => return Ok(None),
+        Err(Bad::Gone) => "its bytes are gone".to_owned(),
+        Err(Bad::Damaged(what)) => what.to_owned(),
+        Err(Bad::Failed(error)) => error.to_string(),
+    };
+    Ok(saves.again(save)?.map(|save| format!("{}, {}: {what}", save.record.target.url, shown(&path).display())))
 }
 
 /// Removes the cache in `path`, and nothing else that is there. Processes that use it read from the origin from then on. What was saved and

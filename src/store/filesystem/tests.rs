@@ -498,6 +498,8 @@ fn a_damaged_save_is_an_error_and_is_not_uploaded() {
     std::fs::set_permissions(&path, writable).unwrap();
     std::fs::write(&path, bytes).unwrap();
     rig.store.fail(false);
+    let verified = cache::verify(&rig.cache()).unwrap();
+    assert!(verified.damaged.is_empty() && verified.damaged_saves[0].contains("s3://bucket/x"), "{verified:?}");
     assert!(matches!(files.open("s3://bucket/x"), Err(Error::Corrupt { .. })));
     assert!(matches!(files.flush(), Err(Error::Corrupt { .. })));
     assert_eq!(rig.stored("x"), None);
