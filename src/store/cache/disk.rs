@@ -144,6 +144,18 @@ impl Disk {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
+    /// Evicts what is beyond the limit, as long as nobody holds it, whenever it is needed. Returns how many blocks went.
+    pub(super) fn shrink(&self) -> u64 {
+        let evicted = self.change(|disk, ledger| {
+            let limit = disk.limit().saturating_sub(disk.directory.saved_size()?);
+            disk.evict(ledger, 0, limit, Due::SOONEST)
+        });
+        evicted.map(Option::unwrap_or_default).unwrap_or_else(|error| {
+            self.tell("evict blocks of", &error);
+            0
+        })
+    }
+
     /// The keeper, locked briefly.
     pub(super) fn keeper(&self) -> MutexGuard<'_, Keeper> {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)

@@ -32,6 +32,11 @@ pub(super) enum Due {
     Spare,
 }
 
+impl Due {
+    /// Before any block is needed: whatever is in the way goes.
+    pub(super) const SOONEST: Self = Self::Opening(Reverse(u64::MAX));
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Held {
     /// Bytes of its file.

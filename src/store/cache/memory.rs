@@ -35,6 +35,16 @@ impl Memory {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
+    /// Evicts what is beyond the limit, whenever it is needed. Returns how many blocks went.
+    pub(super) fn shrink(&self) -> u64 {
+        let mut kept = self.kept();
+        let going = kept.keeper.make_room(0, self.limit(), Due::SOONEST, |_| false).unwrap_or_default();
+        for block in &going {
+            kept.blocks.remove(block);
+        }
+        going.len() as u64
+    }
+
     pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -147,6 +147,10 @@ impl Cache {
             }
         };
         let cache = Arc::new(Self::new(tier, readers));
+        // A default evicts nothing: it follows the free space of the disk.
+        if let Some(limit) = limit {
+            cache.set_limit(limit);
+        }
         open.push((path.map(|path| canonical(&path)), Arc::downgrade(&cache)));
         Ok(cache)
     }
@@ -181,7 +185,7 @@ impl Cache {
     /// [`Error::Store`] with that failure.
     pub(crate) fn check_open(&self) -> Result<()> {
         let Some((place, error)) = &self.unopened else { return Ok(()) };
-        let operation = "see what was saved in the cache".to_owned();
+        let operation = "open the cache".to_owned();
         Err(Error::Store { operation, url: place.clone(), source: Arc::clone(error).into() })
     }
 
@@ -193,10 +197,20 @@ impl Cache {
         }
     }
 
+    /// Takes at most `limit` bytes; what is beyond them goes now.
     fn set_limit(&self, limit: u64) {
+        let is_over = limit < self.limit() || limit < self.used().0;
         match &self.tier {
             Tier::Disk(disk) => disk.set_limit(limit),
             Tier::Memory(memory) => memory.set_limit(limit),
+        }
+        if is_over {
+            let evicted = Event::Evicted(match &self.tier {
+                Tier::Disk(disk) => disk.shrink(),
+                Tier::Memory(memory) => memory.shrink(),
+            });
+            TOTAL.add(evicted);
+            self.counts.add(evicted);
         }
     }
 

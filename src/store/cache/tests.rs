@@ -231,6 +231,42 @@ fn the_limit_is_kept_and_what_plans_need_stays() {
 }
 
 #[test]
+fn a_lower_limit_is_kept_to_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let size = file::size(1000);
+    let fill = || {
+        let disk = Disk::open(root.path(), 1 << 20, Arc::default()).unwrap();
+        for number in 0..10 {
+            let block = block(number, 1000);
+            if let Claimed::Mine(claim) = disk.claim(&block) {
+                let bytes = content(block.start..block.end);
+                assert_eq!(disk.store(claim, &block, &bytes, Due::At(number)), Stored::Kept(0));
+            }
+        }
+        assert_eq!(taken(root.path()), (10, 10 * size));
+    };
+    fill();
+    // Another process opens it with less; and then this one is told another limit.
+    let cache = Cache::open(place(root.path()), Some(4 * size)).unwrap();
+    assert_eq!((taken(root.path()), cache.used().0, cache.stats().evicted), ((4, 4 * size), 4 * size, 6));
+    fill();
+    let again = Cache::open(place(root.path()), Some(3 * size)).unwrap();
+    assert_eq!((taken(root.path()), again.used().0, again.limit()), ((3, 3 * size), 3 * size, 3 * size));
+    fill();
+    // A default is no wish of anybody.
+    drop((cache, again));
+    let cache = Cache::open(place(root.path()), None).unwrap();
+    assert_eq!((taken(root.path()).0, cache.used().1), (10, 10));
+    // In memory.
+    let memory = Memory::new(5000);
+    for number in 0..5 {
+        memory.store(&block(number, 1000), content(0..1000).into(), Due::At(number)).unwrap();
+    }
+    memory.set_limit(2500);
+    assert_eq!((memory.shrink(), memory.kept().keeper.used()), (3, 2000));
+}
+
+#[test]
 fn damage_anywhere_is_read_again_from_the_origin_and_counted() {
     let root = tempfile::tempdir().unwrap();
     let cache = Cache::open(place(root.path()), Some(1 << 30)).unwrap();
