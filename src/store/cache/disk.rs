@@ -150,10 +150,13 @@ impl Disk {
             let limit = disk.limit().saturating_sub(disk.directory.saved_size()?);
             disk.evict(ledger, 0, limit, Due::SOONEST)
         });
-        evicted.map(Option::unwrap_or_default).unwrap_or_else(|error| {
-            self.tell("evict blocks of", &error);
-            0
-        })
+        match evicted {
+            Ok(evicted) => evicted.unwrap_or_default(),
+            Err(error) => {
+                self.tell("evict blocks of", &error);
+                0
+            }
+        }
     }
 
     /// The keeper, locked briefly.

@@ -197,6 +197,14 @@ impl Cache {
         }
     }
 
+    /// A limit that leaves what is beyond it where it is, as a default is on a disk that has become nearly full.
+    #[cfg(all(test, feature = "cloud"))]
+    pub(in crate::store) fn limit_later(&self, limit: u64) {
+        if let Tier::Disk(disk) = &self.tier {
+            disk.set_limit(limit);
+        }
+    }
+
     /// Takes at most `limit` bytes; what is beyond them goes now.
     fn set_limit(&self, limit: u64) {
         let is_over = limit < self.limit() || limit < self.used().0;

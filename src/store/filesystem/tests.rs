@@ -462,7 +462,7 @@ fn what_was_saved_takes_no_more_room_once_it_is_uploaded_and_evicts_nothing() {
     }
     rig.save_waiting(&files, "s3://bucket/x", &content(1 << 20, 9));
     // As for a process that knows no limit, with half of a disk that is nearly full.
-    let _other = cache::Cache::open(rig.cache().to_str().unwrap(), Some(2 << 20)).unwrap();
+    cache::Cache::open(rig.cache().to_str().unwrap(), None).unwrap().limit_later(2 << 20);
     files.flush().unwrap();
     assert_eq!(cache::status(&rig.cache()).unwrap().blocks, 5);
 }
