@@ -9,6 +9,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::chunks::{Chunks, coalesce};
 use super::dictionaries::Dictionary;
+use super::footer::TAIL_BYTES;
 use super::limits::GROUP_RATIO_FREE;
 use super::offsets::Run;
 use super::project::{Projection, Root, Source};
@@ -187,6 +188,18 @@ impl Dataset {
         let (_, file, _) = self.group(group)?;
         let ranges = self.located(group, projection).await?.ranges;
         file.object.fetch_ahead(ranges).await
+    }
+
+    /// Returns true if a cache has the end of its file, which was read when the dataset was opened, and all that a read of row group `group`
+    /// fetches lies in it.
+    pub(crate) fn is_in_kept_end(&self, group: usize, projection: &Projection) -> bool {
+        let (Ok((_, file, _)), Some(cache)) = (self.group(group), self.cache()) else { return false };
+        let size = file.object.stamp().size;
+        let end = size.saturating_sub(TAIL_BYTES)..size;
+        let chunks = self.chunks(group, projection);
+        let leaves = projection.leaves(file.layout);
+        let mut ranges = leaves.iter().filter_map(|leaf| chunks.get(*leaf)).map(Chunk::range);
+        ranges.all(|range| range.start >= end.start) && file.object.cache_key().is_some_and(|key| cache.has(key, &end))
     }
 
     /// The places of a row group's bytes.

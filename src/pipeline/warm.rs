@@ -65,7 +65,14 @@ impl LocalSource {
         let unkept =
             || sources.iter().find_map(|source| source.dataset.cache()).map_or_else(Vec::new, |cache| cache.unkept());
         let unkept_before = unkept();
-        let rooms = self.block_on(async { Ok(futures::future::join_all(caches.map(|cache| cache.room())).await) })?;
+        let rooms = self.block_on(async {
+            let rooms = caches.map(|cache| async move {
+                // What the opening has read is on its way into the cache.
+                cache.settle().await;
+                cache.room().await
+            });
+            Ok(futures::future::join_all(rooms).await)
+        })?;
         let Some(limit) = rooms.into_iter().min() else {
             let problem = "there is none to load into: give a directory, for data that are not files of this machine";
             return Err(Error::config("cache", problem));
@@ -73,10 +80,12 @@ impl LocalSource {
         let first = self.plan().epoch();
         self.foretell(first)?;
         let (mut seen, mut wanted, mut left) = (HashSet::new(), Vec::new(), (0_u64, 0_u64));
-        let (mut bytes, mut taken) = (0_u64, 0_u64);
+        let (mut bytes, mut taken, mut filled) = (0_u64, 0_u64, 0_u64);
         // Each block has a head and checksums, and the ends of files are kept as well.
-        let files: usize = sources.iter().map(|source| source.dataset.manifest().files.len()).sum();
-        let room = limit.saturating_sub(limit / OVERHEAD).saturating_sub(OPENING.saturating_mul(files as u64));
+        let files = sources.iter().flat_map(|source| &source.dataset.manifest().files);
+        let own = files.map(|file| file.version.size.min(OPENING)).fold(0, u64::saturating_add);
+        let ends = sources.iter().filter_map(|source| source.dataset.cache()).map(|cache| cache.ends(own)).max();
+        let room = limit.saturating_sub(limit / OVERHEAD).saturating_sub(ends.unwrap_or_default());
         for epoch in first..first.saturating_add(epochs.max(1)) {
             for used in self.plan_of(epoch)?.uses() {
                 let Some(source) = sources.get(used.source as usize) else { continue };
@@ -85,11 +94,13 @@ impl LocalSource {
                 }
                 let cost = source.dataset.cost(used.group as usize, &source.projection).fetched;
                 bytes = bytes.saturating_add(cost);
+                let is_there = source.dataset.is_in_kept_end(used.group as usize, &source.projection);
                 // Later row groups may be smaller, but are needed later.
-                if left.0 > 0 || taken.saturating_add(cost) > room {
+                if !is_there && (left.0 > 0 || filled.saturating_add(cost) > room) {
                     left = (left.0 + 1, left.1.saturating_add(cost));
                 } else {
                     taken = taken.saturating_add(cost);
+                    filled = filled.saturating_add(if is_there { 0 } else { cost });
                     wanted.push((used.source as usize, used.group as usize, cost));
                 }
             }

@@ -421,6 +421,19 @@ fn a_warm_cache_asks_the_origin_for_nothing() {
     assert!(matches!(local.unwrap().warm(1, &|_, _| true), Err(Error::Config { option: "cache", .. })));
 }
 
+#[test]
+fn files_that_are_smaller_than_their_ends_are_warm_once_they_are_open() {
+    let rig = Rig::of(100);
+    assert!(rig.bytes < FILES as u64 * (64 << 10), "{}", rig.bytes);
+    let source = LocalSource::open(rig.options(Some(2 * rig.bytes))).unwrap();
+    let warmed = source.warm(1, &|_, _| true).unwrap();
+    assert!(warmed.is_whole() && warmed.left_out == 0 && warmed.loaded == warmed.row_groups, "{warmed:?}");
+    assert_eq!(warmed.row_groups as usize, FILES * GROUPS);
+    rig.asked();
+    let again = source.warm(1, &|_, _| true).unwrap();
+    assert_eq!((again.cache.misses, again.left_out, rig.asked()), (0, 0, (0, 0)), "{again:?}");
+}
+
 /// Child: reads epochs through a cache, and reports each correct one.
 pub(crate) fn reader() {
     let set = |name: &str| support::variable(name).unwrap();

@@ -202,6 +202,23 @@ impl CacheReader {
         here
     }
 
+    /// Bytes that the ends of files take, which each opening reads and which stay. In all homes together they are those of this dataset,
+    /// `own`, as nobody knows of others.
+    pub(crate) fn ends(&self, own: u64) -> u64 {
+        #[cfg(feature = "flight")]
+        if self.cluster.is_some() {
+            return own;
+        }
+        #[cfg(not(feature = "flight"))]
+        let _ = own;
+        self.cache.kept(|keeper| keeper.taken(|_| false))
+    }
+
+    /// Returns true if `range` of the version `key` was here when that was last known, whatever it is a part of.
+    pub(crate) fn has(&self, key: ObjectKey, range: &Range<u64>) -> bool {
+        Block::new(key, range).is_some_and(|block| self.cache.may_have(&block))
+    }
+
     /// What the caches of other hosts were offered by this process and do not have.
     pub(crate) fn unkept(&self) -> Vec<Unkept> {
         #[cfg(feature = "flight")]
