@@ -402,14 +402,14 @@ impl Saves {
         }
     }
 
-    /// [`turn_at`](Self::turn_at) for what is done in the store alone. If the cache's disk fails, is full or read-only, it is done without a
-    /// turn, with a warning: the store is not to blame.
+    /// [`turn_at`](Self::turn_at) for what is done in the store alone. If the cache's disk fails, is full or read-only, or the cache was
+    /// removed, it is done without a turn, with a warning: the store is not to blame.
     ///
     /// # Errors
     /// [`Error::Closed`] if another process has it for too long; [`Error::Store`] for a directory that is not as it should be.
     pub(crate) async fn turn_if_any(&self, target: &Target) -> Result<Turn> {
         match self.turn_at(target).await {
-            Err(error) if is_of_the_disk(&error) => {
+            Err(error) if is_of_the_disk(&error) || self.0.directory().check_mark().is_err() => {
                 tracing::warn!("{} is changed without regard to other processes: {}", target.url, error.chain());
                 Ok(Turn(None))
             }

@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 /// The ending of its name meanwhile.
 const ENDING: &str = ".saving";
 
+/// Most bytes of its own name in that: names of 255 bytes are the longest that file systems have.
+const LONGEST: usize = 200;
+
 /// Attempts to find a name that nothing has.
 const TRIES: usize = 1000;
 
@@ -29,7 +32,14 @@ pub(super) struct Aside {
 /// The beginning of the names in which `path` is written.
 fn start(path: &Path) -> Option<OsString> {
     let mut start = OsString::from(".");
-    start.push(path.file_name()?);
+    let name = path.file_name()?;
+    match name.to_str().filter(|name| name.len() > LONGEST) {
+        Some(long) => {
+            let end = (0..=LONGEST).rev().find(|end| long.is_char_boundary(*end));
+            start.push(long.get(..end.unwrap_or_default()).unwrap_or_default());
+        }
+        None => start.push(name),
+    }
     start.push(".");
     Some(start)
 }
@@ -152,6 +162,21 @@ mod tests {
         one.publish().unwrap();
         other.publish().unwrap();
         assert_eq!((fs::read(&path).unwrap().as_slice(), names(root.path())), (&b"other"[..], vec!["x.pt".to_owned()]));
+    }
+
+    #[test]
+    fn a_name_may_be_as_long_as_the_file_system_takes_it() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["x".repeat(255), format!("y{}", "ä".repeat(127)), format!("{}.pt", "z".repeat(LONGEST))] {
+            let path = root.path().join(&name);
+            for content in ["old", "new"] {
+                let mut file = Aside::begin(&path).unwrap();
+                file.write(content.as_bytes()).unwrap();
+                file.publish().unwrap();
+                assert_eq!(fs::read_to_string(&path).unwrap(), content);
+            }
+        }
+        assert_eq!(names(root.path()).len(), 3);
     }
 
     #[test]

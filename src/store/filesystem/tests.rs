@@ -542,6 +542,20 @@ fn a_flush_of_a_cache_that_is_not_there_is_an_error_and_makes_none() {
 }
 
 #[test]
+fn a_cache_that_is_removed_meanwhile_keeps_nothing_from_the_store() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    let mut file = files.create("s3://bucket/x", Upload::Wait).unwrap();
+    file.write_all(b"one ").unwrap();
+    cache::remove(&rig.cache(), false).unwrap();
+    file.write_all(b"two").unwrap();
+    file.finish().unwrap();
+    assert_eq!(rig.stored("x").as_deref(), Some(&b"one two"[..]));
+    files.remove("s3://bucket/x").unwrap();
+    assert_eq!(rig.stored("x"), None);
+}
+
+#[test]
 fn a_background_needs_a_cache_on_a_disk_and_a_file_a_name() {
     let rig = Rig::new();
     let error = rig.files(false).create("s3://bucket/x", Upload::Background).unwrap_err();

@@ -80,7 +80,9 @@ impl Entry {
         let host = host.ok_or_else(|| wrong("one is no host and port"))?.to_ascii_lowercase();
         let port = parsed.port().unwrap_or(PORT);
         Ok(if all {
-            Self::All { host, port, tls }
+            // A number of IPv6 is resolved without the brackets of an address.
+            let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).map(str::to_owned);
+            Self::All { host: bare.unwrap_or(host), port, tls }
         } else {
             Self::One(Member { name: format!("{host}:{port}"), tls, certified: None })
         })
@@ -140,6 +142,7 @@ mod tests {
         assert_eq!(one("[::1]:9000"), pair("http://[::1]:9000", "[::1]:9000"));
         let all = Entry::parse("dns+tls://cache.ns.svc:9000").unwrap();
         assert_eq!(all.unresolved(), Some(("cache.ns.svc", 9000)));
+        assert_eq!(Entry::parse("dns://[::1]:8932").unwrap().unresolved(), Some(("::1", 8932)));
         for bad in ["", "http://x:1", "x:99999", "grpc://x/data", "grpc://x?y=1", "a b:1"] {
             let error = Entry::parse(bad).unwrap_err().to_string();
             assert!(error.contains("cache_peers"), "{bad}: {error}");
