@@ -1,6 +1,6 @@
 //! Administration of a cache's directory: show it, check it, and remove it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
