@@ -15,11 +15,11 @@ pub(super) enum AnyTable {
 }
 
 impl AnyTable {
-    /// The version of the table at `at` that `options` ask for; the latest one by default.
+    /// The version of the table at `at` that `options` ask for; the latest one by default. Its columns are those of `schema`, a number, if one is pinned.
     ///
     /// # Errors
     /// As those of either.
-    pub(super) async fn open(at: FoundTable, options: OpenOptions) -> Result<Self> {
+    pub(super) async fn open(at: FoundTable, options: OpenOptions, schema: Option<i64>) -> Result<Self> {
         match (at, &options.reference) {
             (FoundTable::Delta(root, ratified), None) => {
                 Ok(Self::Delta(delta::Table::open(root, ratified, options).await?))
@@ -30,7 +30,7 @@ impl AnyTable {
                 Err(Error::config("ref", problem))
             }
             (FoundTable::Iceberg(root, file), _) => {
-                Ok(Self::Iceberg(Box::new(iceberg::Table::open(root, file, options).await?)))
+                Ok(Self::Iceberg(Box::new(iceberg::Table::open(root, file, options, schema).await?)))
             }
         }
     }

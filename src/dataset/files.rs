@@ -46,7 +46,7 @@ impl Files {
             Index::Bytes(bytes) => Some(parsed(bytes.clone(), &options.limits, Place::file("index")).await?),
         };
         // An index of a table belongs to one version.
-        let pinned = known.as_ref().and_then(|known| known.table_version);
+        let pinned = known.as_ref().and_then(|known| known.table);
         let listed = match (&options.index, &known) {
             (Index::Bytes(_), Some(known)) if pinned.is_none() => known.listing(urls, options)?,
             _ => None,
@@ -71,9 +71,10 @@ impl Files {
         let time = || options.timestamp.clone().map(|timestamp| ("timestamp", timestamp));
         let asked = version.or_else(time).or_else(|| options.reference.clone().map(|name| ("ref", name)));
         if let Some(at) = listing.table.take() {
-            let pinned = pinned.filter(|_| options.timestamp.is_none() && options.reference.is_none());
-            let open = OpenOptions { version: options.version.or(pinned), ..options.clone() };
-            let opened = AnyTable::open(at, open).await?;
+            let pinned = pinned.filter(|_| asked.is_none());
+            let version = options.version.or(pinned.map(|pinned| pinned.version));
+            let open = OpenOptions { version, ..options.clone() };
+            let opened = AnyTable::open(at, open, pinned.and_then(|pinned| pinned.schema)).await?;
             found = opened.files();
             // Files beside those of a table are not of Petastorm.
             beside = Some(None);

@@ -1,7 +1,7 @@
 //! The content of a dataset's footers as one document, which replaces reading them.
 //!
 //! ```text
-//!   magic · version of a table, in an index of one · root · cells · _common_metadata · heads · files: name, version, digest, head, row groups · SHA-256 of all of it
+//!   magic · version of a table, in an index of one, and the number of its schema, if that is not the version's own · root · cells · _common_metadata · heads · files: name, version, digest, head, row groups · SHA-256 of all of it
 //! ```
 //!
 //! A file's part is used only for the version of the file that it was made of: the listing tells, and every later read names it. So
@@ -29,6 +29,9 @@ const MAGIC: &[u8; 16] = b"bowstring index\x01";
 
 /// The version of what follows if that begins with the version of a table.
 const OF_TABLE: u8 = 2;
+
+/// The version of what follows if that begins with the version of a table and the number of a schema.
+const OF_SCHEMA: u8 = 3;
 
 const DIGEST_BYTES: usize = 32;
 
@@ -83,8 +86,8 @@ impl std::fmt::Debug for Index {
 /// An index that was read and checked.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// The version of the table that it is of, if it is of one.
-    pub(super) table_version: Option<u64>,
+    /// What it pins of the table that it is of, if it is of one.
+    pub(super) table: Option<Pinned>,
     base: Base,
     /// The addresses that it was opened by, as they may be shown.
     urls: Vec<String>,
@@ -98,6 +101,14 @@ pub(super) struct Known {
     groups: Arc<Packed>,
     /// Numbers of the files by name, made when a file is looked for that is not at its place.
     names: OnceLock<HashMap<Arc<str>, usize>>,
+}
+
+/// What an index pins of a table: all that open it with the index have the same rows and columns.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pinned {
+    pub(super) version: u64,
+    /// The number of the schema, where it is not the version's own.
+    pub(super) schema: Option<i64>,
 }
 
 /// One file of an index.
@@ -129,8 +140,11 @@ impl Dataset {
         }
         let mut bytes = MAGIC.to_vec();
         if let (Some(table), Some(version)) = (&inner.table, bytes.last_mut()) {
-            *version = OF_TABLE;
+            *version = if table.schema.is_some() { OF_SCHEMA } else { OF_TABLE };
             put(&mut bytes, table.version);
+            if let Some(schema) = table.schema {
+                put_signed(&mut bytes, schema as u64);
+            }
         }
         let (store, path) = base.parts();
         put_text(&mut bytes, store);
@@ -236,10 +250,10 @@ impl Known {
         if bytes.get(..version) != MAGIC.get(..version) {
             return Err(corrupt("it is not one, or it is cut off"));
         }
-        let of_table = bytes.get(version) == Some(&OF_TABLE);
-        if bytes.get(version) != MAGIC.last() && !of_table {
-            let (found, own) = (bytes.get(version).copied().unwrap_or_default(), env!("CARGO_PKG_VERSION"));
-            let what = format!("{place}: an index of form {found}; bowstring {own} reads forms 1 and {OF_TABLE}");
+        let form = bytes.get(version).copied().unwrap_or_default();
+        if !(1..=OF_SCHEMA).contains(&form) {
+            let own = env!("CARGO_PKG_VERSION");
+            let what = format!("{place}: an index of form {form}; bowstring {own} reads forms 1 to {OF_SCHEMA}");
             return Err(Error::unsupported(what, "make it again with bowstring index"));
         }
         let end = bytes.len().checked_sub(DIGEST_BYTES).filter(|end| *end >= MAGIC.len());
@@ -248,14 +262,18 @@ impl Known {
             return Err(corrupt("its digest is not that of its content"));
         }
         let mut reader = Reader { rest: content.get(MAGIC.len()..).unwrap_or_default() };
-        Self::content(&mut reader, of_table, limits, place).map_err(|fault| match fault {
+        Self::content(&mut reader, form, limits, place).map_err(|fault| match fault {
             Fault::Bytes(what) => corrupt(what),
             Fault::Told(error) => error,
         })
     }
 
-    fn content(reader: &mut Reader<'_>, of_table: bool, limits: &Limits, place: &Place) -> Result<Self, Fault> {
-        let table_version = if of_table { Some(reader.number()?) } else { None };
+    fn content(reader: &mut Reader<'_>, form: u8, limits: &Limits, place: &Place) -> Result<Self, Fault> {
+        let table = match form {
+            OF_TABLE => Some(Pinned { version: reader.number()?, schema: None }),
+            OF_SCHEMA => Some(Pinned { version: reader.number()?, schema: Some(reader.signed()? as i64) }),
+            _ => None,
+        };
         let (store, path) = (reader.text()?, reader.text()?);
         let base = Base::new(store, path);
         let mut urls = Vec::new();
@@ -304,7 +322,7 @@ impl Known {
             return Err("it goes on behind its end".into());
         }
         let groups = Arc::new(groups);
-        Ok(Self { table_version, base, urls, cells, beside, heads, files, groups, names: OnceLock::new() })
+        Ok(Self { table, base, urls, cells, beside, heads, files, groups, names: OnceLock::new() })
     }
 
     /// Its files, if they are those that `urls` lead to, in a store that all processes see alike. Mounts may lead each process elsewhere.

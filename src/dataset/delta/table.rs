@@ -59,7 +59,8 @@ impl Table {
                 (version, None) => version,
             };
             let snapshot = log.snapshot(version, &options).await?;
-            let about = About { system: System::Delta, url: log.root().url().into(), version: snapshot.version };
+            let (url, version) = (log.root().url().into(), snapshot.version);
+            let about = About { system: System::Delta, url, version, schema: None };
             let root = log.into_root();
             // A table may have a million files: too much work for a thread that others wait on.
             let made = tokio::task::spawn_blocking(move || Self::new(snapshot, about, root, &options));

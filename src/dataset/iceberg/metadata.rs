@@ -19,7 +19,7 @@ pub(super) struct Metadata {
     #[serde(default)]
     schema: Option<Json>,
     #[serde(default)]
-    current_schema_id: Option<i64>,
+    pub(super) current_schema_id: Option<i64>,
     #[serde(default, deserialize_with = "or_default")]
     partition_specs: Vec<Spec>,
     #[serde(default)]

@@ -48,7 +48,8 @@ pub(in crate::dataset) struct Table {
 }
 
 impl Table {
-    /// The snapshot of the table at `root`, of the metadata in `file` or the current ones, that `options` ask for.
+    /// The snapshot of the table at `root`, of the metadata in `file` or the current ones, that `options` ask for, by the columns of schema
+    /// number `pinned`, if there is one.
     ///
     /// # Errors
     /// [`Error::NotFound`] for a snapshot that does not exist; [`Error::Unsupported`] naming what is not read; [`Error::Corrupt`] for metadata
@@ -58,18 +59,31 @@ impl Table {
         root: Root,
         file: Option<Found>,
         options: OpenOptions,
+        pinned: Option<i64>,
     ) -> BoxFuture<'static, Result<Self>> {
         let opening = async move {
             let (metadata, url) = Self::metadata(&root, file, &options).await?;
             let root = root.at(&metadata.location, options.access())?;
             let chosen = travel::choose(&metadata, &root.url(), &options)?;
+            let snapshot = chosen.snapshot.and_then(|id| metadata.snapshot(id));
+            let own = snapshot.and_then(|snapshot| snapshot.schema_id);
+            let schema = pinned.or_else(|| own.filter(|_| chosen.own_schema));
+            let read = snapshot.and(schema.or(metadata.current_schema_id));
             let about = About {
                 system: System::Iceberg,
                 url: root.url().into(),
                 version: chosen.snapshot.and_then(|id| u64::try_from(id).ok()).unwrap_or(0),
+                schema: read.filter(|read| own != Some(*read)),
             };
-            let snapshot = chosen.snapshot.and_then(|id| metadata.snapshot(id));
-            let schema = snapshot.and_then(|snapshot| snapshot.schema_id).filter(|_| chosen.own_schema);
+            if pinned.is_none() && own.is_some() && about.schema.is_some() {
+                tracing::warn!(
+                    "the columns of {} changed after its snapshot {}, without a new one: version={} gives the snapshot's own; to go on \
+                     with these later, open the metadata {url}",
+                    about.url,
+                    about.version,
+                    about.version
+                );
+            }
             let defined = metadata.schema(schema).and_then(schema::columns).map_err(|fault| fault_of(fault, &url))?;
             let columns: Vec<Column> = defined.iter().map(|one| one.column.clone()).collect();
             let sieve = Sieve::new(&columns, &options);

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 pub(super) struct Chosen {
     /// None for a table that has no snapshot yet.
     pub(super) snapshot: Option<i64>,
-    /// True if the columns are those of the snapshot, and not the table's of today.
+    /// True if the columns are those of the snapshot, and not the table's of today. What is current later does not count: a number and a time
+    /// mean the same columns then.
     pub(super) own_schema: bool,
 }
 
@@ -30,8 +31,7 @@ pub(super) fn choose(metadata: &Metadata, url: &str, options: &OpenOptions) -> R
         };
         metadata.snapshot(id).map(|found| found.snapshot_id).ok_or_else(|| missing(what(), hint()))
     };
-    // The current snapshot is read by the columns of today, even if it is named.
-    let chosen = |id: i64, own: bool| Chosen { snapshot: Some(id), own_schema: own && Some(id) != current };
+    let chosen = |id: i64, own_schema: bool| Chosen { snapshot: Some(id), own_schema };
     match (options.version, &options.timestamp, &options.reference) {
         (Some(_), Some(_), _) | (_, Some(_), Some(_)) => {
             Err(Error::config("timestamp", "version, timestamp and ref each choose a snapshot; give one"))
@@ -96,11 +96,11 @@ mod tests {
         let named = |name: &str| OpenOptions { reference: Some(name.to_owned()), ..OpenOptions::default() };
         for (options, snapshot, own_schema) in [
             (OpenOptions::default(), 3, false),
-            (version(3), 3, false),
+            (version(3), 3, true),
             (version(1), 1, true),
             (at("1970-01-01 00:00:01"), 1, true),
             (at("1970-01-01 00:00:01.999"), 1, true),
-            (at("2030-01-01"), 3, false),
+            (at("2030-01-01"), 3, true),
             (named("main"), 3, false),
             (named("side"), 2, false),
             (named("old"), 1, true),

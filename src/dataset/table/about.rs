@@ -18,6 +18,8 @@ pub(in crate::dataset) struct About {
     pub(in crate::dataset) url: Arc<str>,
     /// The number of the version, or of the snapshot.
     pub(in crate::dataset) version: u64,
+    /// The number of the schema whose columns are read, where the snapshot names another one or none.
+    pub(in crate::dataset) schema: Option<i64>,
 }
 
 impl About {

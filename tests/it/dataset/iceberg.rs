@@ -188,6 +188,54 @@ fn a_loader_goes_on_on_its_snapshot_and_a_later_one_is_another_dataset() {
 }
 
 #[test]
+fn a_version_has_the_columns_of_its_snapshot_whatever_is_current_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(folder.path(), &[(1, "id", "long"), (2, "label", "int")]);
+    let of = |column: i64, id: i32| {
+        let (ids, labels) = (ints(&[Some(id), Some(id + 1)]), ints(&[Some(5), Some(5)]));
+        File::data(&table.file(&format!("{id}.parquet"), &[(1, "id", ids), (column, "label", labels)]))
+    };
+    let (first, second) = (of(2, 1), of(9, 3));
+    table.snapshot(1, 1, &[Manifest(0, 1, vec![first.clone()])]);
+    table.commit(1);
+    let options = |version| LoaderOptions { version, ..support::options(&table.path, 1, 0, 1) };
+    let mut loader = Loader::open(options(None)).unwrap();
+    loader.next().unwrap();
+    let state = loader.state();
+    let left = support::drain(&mut loader);
+    let goes_on = |options| {
+        let mut same = Loader::open(options).unwrap();
+        same.load_state(&state).unwrap();
+        assert_eq!(support::drain(&mut same), left);
+    };
+    let early = options(Some(1));
+    // The label is another column since, which makes no snapshot.
+    table.alter(&[(1, "id", "long"), (9, "label", "int")]);
+    table.commit(2);
+    let (own, today) = (["id=1 label=5", "id=2 label=5"], ["id=1 label=null", "id=2 label=null"]);
+    let opened = open(&[text(&table.path)], OpenOptions::default()).unwrap();
+    assert_eq!(rows(&opened).unwrap(), today);
+    let of_snapshot = |path: &Path| {
+        assert_eq!(read(path, version(1)).unwrap(), own);
+        assert_eq!(read(path, at("1970-01-01 00:00:01")).unwrap(), own);
+    };
+    of_snapshot(&table.path);
+    goes_on(early.clone());
+    let index = Index::Bytes(opened.index().unwrap().into());
+    let old = File { status: 0, sequence: Some(1), ..first };
+    table.snapshot(2, 2, &[Manifest(0, 2, vec![second, old])]);
+    table.commit(3);
+    of_snapshot(&table.path);
+    goes_on(early);
+    // Ranks that share an index share its columns too.
+    let indexed = OpenOptions { index: index.clone(), ..OpenOptions::default() };
+    let rank = open(&[text(&table.path)], indexed).unwrap();
+    assert_eq!((rank.table_version(), rows(&rank).unwrap()), (Some(1), today.map(str::to_owned).to_vec()));
+    assert_eq!(rank.index().unwrap(), opened.index().unwrap());
+    assert_eq!(read(&table.path, OpenOptions { index, ..version(1) }).unwrap(), own);
+}
+
+#[test]
 fn a_directory_inside_a_table_is_not_the_sum_of_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let table = moving(folder.path());
