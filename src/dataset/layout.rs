@@ -159,13 +159,6 @@ impl Columns {
 fn fits(layout: &Layout, table: &table::Columns, name: &Arc<str>) -> Result<()> {
     for field in table.fields() {
         let Ok(found) = layout.schema.field_with_name(field.name()) else {
-            if table.stored.contains(field.name()) {
-                let what =
-                    format!("column {:?}, a partition of {} that a file lacks,", field.name(), field.data_type());
-                return Err(
-                    Error::unsupported(what, "leave the partition out of the table").at(Place::file(Arc::clone(name)))
-                );
-            }
             continue;
         };
         if !table::widens(found.data_type(), field.data_type()) {
@@ -215,8 +208,9 @@ pub(super) fn gather(
     let spark = footers.first().and_then(|footer| footer.spark.clone());
     let mut apart: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
     let mut lacking: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
-    // Required columns that files of each layout lack.
-    let mut lacked: Vec<Vec<Arc<str>>> = Vec::new();
+    let mut untold: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
+    // Columns that files of each layout lack and need a value for, and whether the table has one that cannot be read.
+    let mut lacked: Vec<Vec<(Arc<str>, bool)>> = Vec::new();
     let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
     for (footer, partitions) in footers.into_iter().zip(partitions) {
         let (number, is_new) = layouts.intern(&footer, table)?;
@@ -224,8 +218,9 @@ pub(super) fn gather(
             match table {
                 Some(table) => {
                     fits(layout, table, footer.object.name())?;
-                    let lacks = table.required.iter().filter(|name| layout.schema.column_with_name(name).is_none());
-                    lacked.push(lacks.map(|name| name.as_str().into()).collect());
+                    let lacks = table.required.union(&table.stored);
+                    let lacks = lacks.filter(|name| layout.schema.column_with_name(name).is_none());
+                    lacked.push(lacks.map(|name| (name.as_str().into(), table.stored.contains(name))).collect());
                 }
                 None => columns.merge(layout, footer.object.name(), &keys)?,
             }
@@ -235,9 +230,10 @@ pub(super) fn gather(
                 apart.entry(Arc::clone(key)).or_insert_with(|| Arc::clone(footer.object.name()));
             }
         }
-        for name in lacked.get(number).into_iter().flatten() {
+        for (name, is_stored) in lacked.get(number).into_iter().flatten() {
             if !partitions.iter().any(|(told, _)| told == name) {
-                lacking.entry(Arc::clone(name)).or_insert_with(|| Arc::clone(footer.object.name()));
+                let files = if *is_stored { &mut untold } else { &mut lacking };
+                files.entry(Arc::clone(name)).or_insert_with(|| Arc::clone(footer.object.name()));
             }
         }
         let Footer { object, groups, sealed, wide, .. } = footer;
@@ -275,6 +271,7 @@ pub(super) fn gather(
         described,
         apart,
         lacking,
+        untold,
         decode: false,
         beside: None,
         table: None,

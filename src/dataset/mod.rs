@@ -150,6 +150,8 @@ struct Inner {
     apart: BTreeMap<Arc<str>, Arc<str>>,
     /// Columns that a table requires, and that one of its files lacks: its name.
     lacking: BTreeMap<Arc<str>, Arc<str>>,
+    /// Columns whose values in a file that lacks them cannot be read: its name.
+    untold: BTreeMap<Arc<str>, Arc<str>>,
     /// True if descriptions of cells are heeded.
     decode: bool,
     beside: Option<Option<described::Beside>>,

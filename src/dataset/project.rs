@@ -87,7 +87,8 @@ impl Dataset {
     ///
     /// # Errors
     /// [`Error::NotFound`] for a path that names nothing; [`Error::Mismatch`] for a column that some files store and others have from
-    /// their directories; [`Error::Corrupt`] for one that a table of Iceberg requires and a file of it lacks.
+    /// their directories; [`Error::Corrupt`] for one that a table requires and a file of it lacks;
+    /// [`Error::Unsupported`] if a file lacks it and its value in the table's metadata is of a type that is not read from there.
     pub fn project(&self, paths: &[String]) -> Result<Projection> {
         let schema = self.schema();
         let mut roots: Vec<Root> = Vec::new();
@@ -114,6 +115,14 @@ impl Dataset {
                 hint: "move the file to the directory of its value, leave the column out, or open such files as separate datasets"
                     .to_owned(),
             });
+        }
+        let untold = roots.iter().find_map(|root| Some((root, self.inner.untold.get(root.name())?)));
+        if let Some((root, file)) = untold {
+            let ty = root.field.data_type();
+            let what =
+                format!("the value of column {:?}, of {ty}, that the table has for a file without it,", root.name());
+            let hint = "leave the column out, or rewrite the file with it";
+            return Err(Error::unsupported(what, hint).at(Place::file(Arc::clone(file))));
         }
         if let Some((name, file)) = roots.iter().find_map(|root| self.inner.lacking.get_key_value(root.name())) {
             let what =

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::action::{PartitionValues, Vector, Verdict};
+use super::action::{Add, PartitionValues, Vector, Verdict};
 use super::path::{locate, name};
 use super::snapshot::{Listed, Snapshot};
 use super::{protocol, schema, travel};
@@ -102,6 +102,8 @@ impl Table {
             return Err(Error::limit("the number of files", asked, limit, "limits.max_files"));
         }
         let mut checked = Checked(vec![HashSet::new(); partitions.len()]);
+        let nullable: Vec<bool> = partitions.iter().map(|column| column.nullable).collect();
+        let keys: BTreeSet<String> = partitions.iter().map(|column| column.physical.clone()).collect();
         // The log may lack a value whatever the schema says, and the other way round.
         partitions.iter_mut().for_each(|column| column.nullable = false);
         let names: Vec<Arc<str>> = partitions.iter().map(|column| column.name.as_str().into()).collect();
@@ -115,7 +117,12 @@ impl Table {
                 None => {
                     let values = partitions.iter_mut().zip(&names).enumerate().map(|(at, (column, name))| {
                         // If columns are mapped, the log has their names in files too.
-                        let text = add.partition_values.get(&column.physical).and_then(Option::as_deref);
+                        let text = match add.partition_values.get(&column.physical) {
+                            Some(text) => text.as_deref(),
+                            // A writer may leave out what is null, but has no other key for it.
+                            None if nullable[at] && add.partition_values.keys().all(|key| keys.contains(key)) => None,
+                            None => return Err(unknown(column, &add)),
+                        };
                         let text = checked.value((at, column), text.filter(|text| !text.is_empty()), &add.path)?;
                         column.nullable |= text.is_none();
                         Ok((Arc::clone(name), text))
@@ -144,9 +151,10 @@ impl Table {
         }
         let (left, pruned) = Pruned::out_of(judged, Judged::pruned_rows, |_, _| false);
         let left = left.into_iter().filter_map(Judged::left).collect();
+        let required = columns.iter().filter(|column| !column.nullable).map(|column| column.name.clone()).collect();
         let taken = partitions.iter().map(|column| column.name.clone()).collect();
         let naming = Naming { columns, taken, mapping };
-        let (told, stored, required) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let (told, stored) = (BTreeSet::new(), BTreeSet::new());
         let columns = Columns { naming, partitions, told, stored, required, numbers: None };
         Ok(Self { about, spark: metadata.schema_string, files: left, pruned, columns, root })
     }
@@ -170,6 +178,13 @@ impl Table {
     pub(in crate::dataset) fn columns(&self) -> &Columns {
         &self.columns
     }
+}
+
+/// The error of a file whose entry in the log has no value of the partition column `column`.
+fn unknown(column: &Column, add: &Add) -> Error {
+    let keys: Vec<&String> = add.partition_values.keys().collect();
+    let what = format!("the table's log has no value of it for the file; partitionValues has {keys:?}");
+    Error::corrupt(Place::file(add.path.as_str()).column(column.name.as_str()), what)
 }
 
 /// A file, and whether the filter prunes it. Of a pruned one, of which there may be a million, only name and rows are kept.

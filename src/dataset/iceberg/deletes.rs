@@ -35,6 +35,8 @@ fn put(key: &mut Vec<u8>, value: &Value) {
         Value::Bool(value) => bytes(1, &[u8::from(*value)]),
         // Some writers do not say that days are a date.
         Value::Int(value) | Value::Date(value) => bytes(2, &value.to_le_bytes()),
+        // All NaNs are one partition.
+        Value::Float(value) if value.is_nan() => bytes(3, &f64::NAN.to_bits().to_le_bytes()),
         Value::Float(value) => bytes(3, &value.to_bits().to_le_bytes()),
         Value::Bytes(value) => bytes(4, value),
         Value::Text(value) => bytes(5, value.as_bytes()),
@@ -264,5 +266,9 @@ mod tests {
         let of = |at: usize| found.by_positions(&null(positions(0, 2)), at, &files[at]);
         assert_eq!((of(0), of(1)), (true, false));
         assert_ne!(partition(&files[0]), partition(&files[1]));
+        let float =
+            |bits| partition(&Entry { partition: vec![Value::Float(f64::from_bits(bits))], ..files[1].clone() });
+        assert_eq!(float(0xfff8 << 48), float(0x7ff8 << 48), "NaN is one");
+        assert_ne!(float(0), float(0x8000 << 48));
     }
 }

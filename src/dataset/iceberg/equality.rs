@@ -6,6 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use arrow::array::{ArrayRef, AsArray};
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use arrow::error::ArrowError;
 use arrow::row::{RowConverter, SortField};
 use roaring::RoaringTreemap;
 
@@ -29,6 +32,23 @@ type Newest = HashMap<Box<[u8]>, i64>;
 /// Bytes that the values of one set of columns may take.
 fn most(options: &OpenOptions) -> u64 {
     if options.memory_limit == u64::MAX { options.memory } else { options.memory_limit }
+}
+
+/// The values of `columns`, row by row, as bytes. All NaNs are one value, as Java's comparisons have it, whatever their bits.
+fn values(converter: &RowConverter, mut columns: Vec<ArrayRef>) -> Result<arrow::row::Rows, ArrowError> {
+    for column in &mut columns {
+        let same: ArrayRef = match column.data_type() {
+            DataType::Float32 => Arc::new(
+                column.as_primitive::<Float32Type>().unary::<_, Float32Type>(|x| if x.is_nan() { f32::NAN } else { x }),
+            ),
+            DataType::Float64 => Arc::new(
+                column.as_primitive::<Float64Type>().unary::<_, Float64Type>(|x| if x.is_nan() { f64::NAN } else { x }),
+            ),
+            _ => continue,
+        };
+        *column = same;
+    }
+    converter.convert_columns(&columns)
 }
 
 impl Table {
@@ -125,7 +145,7 @@ impl Table {
             let sequence = file.map_or(0, |file| file.sequence);
             let (converter, url, mut total) = (Arc::clone(&converter), Arc::clone(&self.about.url), *kept);
             let adding = columns.read(group, move |read| {
-                let rows = converter.convert_columns(&read);
+                let rows = values(&converter, read);
                 for row in &rows.map_err(|error| Error::corrupt_by(place, "its values", error))? {
                     let bytes: &[u8] = row.as_ref();
                     match newest.get_mut(bytes) {
@@ -179,8 +199,7 @@ impl Table {
                 .collect();
             let (place, converter, sequence) = (columns.dataset.place(group), Arc::clone(&converter), entry.sequence);
             let deleted = columns.read(group, move |read| {
-                let values =
-                    converter.convert_columns(&read).map_err(|error| Error::corrupt_by(place, "its values", error))?;
+                let values = values(&converter, read).map_err(|error| Error::corrupt_by(place, "its values", error))?;
                 let is_deleted =
                     |row: &[u8]| scopes.iter().any(|newest| newest.get(row).is_some_and(|newest| *newest > sequence));
                 let deleted = values.iter().zip(first - start..).filter(|(row, _)| is_deleted(row.as_ref()));

@@ -158,7 +158,7 @@ impl Entry {
             content,
             path,
             size: number(104, "a file has a negative size")?.unwrap_or(0),
-            rows: file.int(103).unwrap_or(0),
+            rows: file.int(103).unwrap_or(-1),
             spec: manifest.spec,
             partition: partition.unwrap_or_default(),
             sequence,
@@ -169,7 +169,7 @@ impl Entry {
 
     /// Rows of a data file, deleted ones included; `None` if unknown, for which old writers have -1.
     pub(super) fn stored_rows(&self) -> Option<u64> {
-        u64::try_from(self.rows).ok().filter(|rows| *rows > 0)
+        u64::try_from(self.rows).ok()
     }
 
     /// Bytes that it takes in memory.

@@ -13,7 +13,7 @@ use super::deletes::{Applied, applied};
 use super::manifest::Entry;
 use super::metadata::{Fault, Metadata, Spec};
 use super::schema::{self, Defined};
-use super::snapshot::{self, ADVICE, Entries, fault_of};
+use super::snapshot::{self, Entries, fault_of};
 use super::{travel, value};
 use crate::dataset::filter::Facts;
 use crate::dataset::table::{About, Column, Columns, Kind, Mapping, Naming, Numbers, Pruned, Sieve, System, Tested};
@@ -170,7 +170,8 @@ impl Table {
         }
         let mut pruned = Pruned::default();
         if let Some(sieve) = &sieve {
-            let rows = |(_, entry): &(Found, Entry)| entry.stored_rows();
+            // A file without rows costs a footer, which tells that it has none.
+            let rows = |(_, entry): &(Found, Entry)| entry.stored_rows().filter(|rows| *rows > 0);
             let known =
                 |entry: &Entry, tested: &Tested, rows| facts(entry, tested, rows, specs.get(&entry.spec), &dates);
             (files, pruned) = Pruned::out_of(files, rows, |(_, entry), rows| {
@@ -210,16 +211,13 @@ impl Table {
         for one in defined {
             let Some(initial) = &one.initial else { continue };
             let name = &one.column.name;
-            let Some(text) = value::of_default(initial, &one.column.kind.data_type()) else {
-                let what = format!(
-                    "{}: the default of column {name:?}, of {}, of Iceberg",
-                    self.about.url,
-                    one.column.kind.data_type()
-                );
-                return Err(Error::unsupported(what, ADVICE));
-            };
-            columns.told.insert(name.clone());
-            defaults.push((name.as_str().into(), Some(text)));
+            match value::of_default(initial, &one.column.kind.data_type()) {
+                Some(text) => {
+                    columns.told.insert(name.clone());
+                    defaults.push((name.as_str().into(), Some(text)));
+                }
+                None => drop(columns.stored.insert(name.clone())),
+            }
         }
         let by_id: BTreeMap<i32, &Column> =
             defined.iter().filter_map(|one| Some((one.column.id?, &one.column))).collect();
@@ -245,25 +243,25 @@ impl Table {
                 let found = field.source_id.and_then(|id| Some((by_id.get(&id)?, names.get(&id)?)));
                 let Some((column, name)) = found else { continue };
                 let is_date = column.kind == Kind::Leaf(DataType::Date32);
+                let was_date = field.source_id.is_some_and(|id| self.dates.contains(&id)) && !is_date;
                 let text = match own {
                     Value::Null => None,
-                    _ if field.source_id.is_some_and(|id| self.dates.contains(&id)) && !is_date => {
-                        columns.stored.insert(column.name.clone());
-                        continue;
-                    }
-                    own => match value::of_partition(own, &column.kind.data_type()) {
-                        Some(text) => Some(match texts.get(&text) {
+                    own => {
+                        let text = value::of_partition(own, &column.kind.data_type()).filter(|_| !was_date);
+                        let Some(text) = text else {
+                            columns.stored.insert(column.name.clone());
+                            // The default is not its value.
+                            of_file.retain(|(known, _)| known != name);
+                            continue;
+                        };
+                        Some(match texts.get(&text) {
                             Some(known) => Arc::clone(known),
                             None => {
                                 texts.insert(Arc::clone(&text));
                                 text
                             }
-                        }),
-                        None => {
-                            columns.stored.insert(column.name.clone());
-                            continue;
-                        }
-                    },
+                        })
+                    }
                 };
                 columns.told.insert(column.name.clone());
                 match of_file.iter_mut().find(|(known, _)| known == name) {

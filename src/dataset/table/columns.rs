@@ -21,7 +21,7 @@ pub(in crate::dataset) struct Columns {
     pub(in crate::dataset) partitions: Vec<Column>,
     /// Columns that have a value of their own in files that lack them: the file's partition, or the column's default.
     pub(in crate::dataset) told: BTreeSet<String>,
-    /// Columns that no file may lack: their values there would be unknown.
+    /// Columns with a value that cannot be read: in a file that lacks one, and has no other value for it, it is unknown.
     pub(in crate::dataset) stored: BTreeSet<String>,
     /// Columns that have a value in each row: a file that lacks one, and has no value of its own for it, contradicts the table.
     pub(in crate::dataset) required: BTreeSet<String>,

@@ -344,6 +344,39 @@ fn columns_come_from_the_tables_schema_and_values_from_its_log() {
 }
 
 #[test]
+fn what_a_file_or_its_entry_lacks_is_null_only_where_the_table_permits_it() {
+    let folder = tempfile::tempdir().unwrap();
+    numbers(&folder.path().join("a.parquet"), 0..1);
+    let open_with = |nullable: bool, values: serde_json::Value| {
+        let field = |name: &str, ty: &str, nullable: bool| serde_json::json!({"name": name, "type": ty, "nullable": nullable, "metadata": {}});
+        let fields = [field("id", "long", true), field("w", "long", nullable), field("p", "string", nullable)];
+        let schema = serde_json::json!({"type": "struct", "fields": fields}).to_string();
+        let about = serde_json::json!({"metaData": {"id": "x", "format": {"provider": "parquet"}, "schemaString": schema,
+            "partitionColumns": ["p"], "configuration": {}}});
+        let add = serde_json::json!({"add": {"path": "a.parquet", "partitionValues": values, "size": 0, "modificationTime": 0,
+            "dataChange": true}});
+        commit(folder.path(), 0, &[PROTOCOL.to_owned(), about.to_string(), add.to_string()]);
+        open(&[text(folder.path())], OpenOptions::default())
+    };
+    for (nullable, values) in
+        [(true, serde_json::json!({})), (true, serde_json::json!({"p": null})), (true, serde_json::json!({"p": ""}))]
+    {
+        assert_eq!(rows(&open_with(nullable, values).unwrap()).unwrap(), ["id=0 p=null w=null"]);
+    }
+    for (nullable, values) in [(false, serde_json::json!({})), (true, serde_json::json!({"P": "x"}))] {
+        let error = open_with(nullable, values).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+        assert!(error.to_string().contains("file a.parquet, column p"), "{error}");
+    }
+    // A column that is not asked for may be missing.
+    let dataset = open_with(false, serde_json::json!({"p": "x"})).unwrap();
+    assert!(dataset.project(&["id".to_owned(), "p".to_owned()]).is_ok());
+    let error = dataset.project(&["w".to_owned()]).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    assert!(error.to_string().contains("file a.parquet, column w"), "{error}");
+}
+
+#[test]
 fn a_column_that_took_the_name_of_a_dropped_one_does_not_have_its_values() {
     let folder = tempfile::tempdir().unwrap();
     let batch = |name: &str| {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Date32Array};
+use arrow::array::{ArrayRef, Date32Array, Float32Array, Float64Array};
 use bowstring::dataset::{Dataset, Index, Limits, OpenOptions};
 use bowstring::{Error, Loader, LoaderOptions, Result};
 use parquet::data_type::Int64Type;
@@ -399,6 +399,30 @@ fn values_delete_rows_of_older_files_in_their_partition_or_in_any() {
 }
 
 #[test]
+fn a_nan_deletes_every_nan() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(folder.path(), &[(1, "id", "int"), (2, "x", "double"), (3, "y", "float")]);
+    // As NumPy on x86 and Java have them.
+    let (numpy, java) = (f64::from_bits(0xfff8 << 48), f64::from_bits(0x7ff8 << 48));
+    let doubles = |values: &[f64]| Arc::new(Float64Array::from(values.to_vec())) as ArrayRef;
+    let floats = |values: &[u32]| {
+        Arc::new(Float32Array::from_iter_values(values.iter().map(|bits| f32::from_bits(*bits)))) as ArrayRef
+    };
+    let data = table.file(
+        "a.parquet",
+        &[
+            (1, "id", ints(&[Some(1), Some(2), Some(3), Some(4)])),
+            (2, "x", doubles(&[numpy, java, 0.0, -0.0])),
+            (3, "y", floats(&[0xffc0_0000, 0x7fc0_0000, 0, 0])),
+        ],
+    );
+    let deletes = table.file("e.parquet", &[(2, "x", doubles(&[java, 0.0])), (3, "y", floats(&[0xffc0_0000, 0]))]);
+    let deletes = File::equality(&deletes, &[2, 3]);
+    table.snapshot(1, 1, &[Manifest(0, 1, vec![File::data(&data)]), Manifest(0, 2, vec![deletes])]);
+    assert_eq!(latest(&table), ["id=4 x=-0.0 y=0.0"]);
+}
+
+#[test]
 fn deleted_rows_are_gone_before_any_filter_and_keep_their_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let (mut table, files) = three(folder.path());
@@ -543,6 +567,30 @@ fn a_required_column_that_a_file_lacks_is_an_error_with_its_name_unless_it_has_a
 }
 
 #[test]
+fn a_default_that_is_not_read_matters_only_where_it_is_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(folder.path(), &[(1, "id", "int"), (2, "x", "int")]);
+    table.metadata["format-version"] = 3.into();
+    let file = File::data(&table.file("a.parquet", &[(1, "id", ints(&[Some(1)])), (2, "x", ints(&[Some(7)]))]));
+    table.snapshot(1, 1, &[Manifest(0, 1, vec![file])]);
+    let with = |table: &mut Table, ty: &str, default: &str| {
+        let field = json!({"id": 3, "name": "d", "required": true, "type": ty, "initial-default": default});
+        table.metadata["schemas"][0]["fields"][2] = field;
+    };
+    table.metadata["schemas"][0]["fields"].as_array_mut().unwrap().push(json!({}));
+    for (ty, default) in
+        [("timestamp_ns", "2021-02-03T04:05:06.000000001"), ("uuid", "00000000-0000-0000-0000-000000000001")]
+    {
+        with(&mut table, ty, default);
+        let dataset = opened(&table).unwrap();
+        assert_eq!(super::support::read(&dataset, &["id", "x"]).unwrap().num_rows(), 1);
+        let error = dataset.project(&["d".to_owned()]).unwrap_err();
+        assert!(matches!(&error, Error::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains("\"d\"") && error.to_string().contains("a.parquet"), "{error}");
+    }
+}
+
+#[test]
 fn a_date_that_became_a_time_is_midnight_in_any_unit() {
     let folder = tempfile::tempdir().unwrap();
     let mut table = Table::new(folder.path(), &[(1, "d", "date")]);
@@ -567,7 +615,9 @@ fn a_partition_by_what_was_a_date_is_not_taken_for_a_time() {
     assert_eq!(latest(&table), ["id=1 p=2021-02-03"]);
     table.alter(&[(1, "p", "timestamp"), (2, "id", "int")]);
     let fails = |table: &Table| {
-        let error = opened(table).unwrap_err();
+        let dataset = opened(table).unwrap();
+        assert!(dataset.project(&["id".to_owned()]).is_ok(), "what nobody asks for is no error");
+        let error = dataset.project(&["p".to_owned()]).unwrap_err();
         assert!(matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("\"p\""), "{error}");
     };
     fails(&table);

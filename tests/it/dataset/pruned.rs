@@ -212,8 +212,14 @@ fn a_file_with_other_rows_than_its_table_states_is_refused() {
         }
     }
     assert!(open(&[text(&table.path)], OpenOptions::default()).is_err(), "a manifest states them without a filter too");
-    table.snapshot(2, 2000, &[Manifest(0, 2, vec![File { rows: -1, ..File::data(&path) }])]);
+    table.snapshot(2, 2000, &[Manifest(0, 2, vec![File { rows: 0, ..File::data(&path) }])]);
     table.commit(2);
+    for options in [OpenOptions::default(), filtered("id = 2"), filtered("id is null")] {
+        let error = open(&[text(&table.path)], options).unwrap_err();
+        assert!(matches!(&error, Error::Corrupt { .. }) && error.to_string().contains("0 by"), "{error}");
+    }
+    table.snapshot(3, 3000, &[Manifest(0, 3, vec![File { rows: -1, ..File::data(&path) }])]);
+    table.commit(3);
     assert_eq!(numbers(&open(&[text(&table.path)], filtered("id = 2")).unwrap()), [1], "of unknown rows");
 }
 
