@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::store::Stamp;
 
 /// SHA-256 over everything that determines the order of a dataset: relative paths, sizes, footers, row counts, schema
-/// and filter.
+/// and filter; of a table also what its files know its columns by, and the values that its metadata have for files.
 ///
 /// It does not cover the root address or modification times, so a faithful copy elsewhere has the same fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,6 +27,11 @@ impl Fingerprint {
     /// The 32 bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+
+    /// `given`, if that is the `former` fingerprint of these data, which states and tickets may still have; else this one.
+    pub(crate) fn or_former(self, former: Option<Self>, given: Self) -> Self {
+        former.filter(|former| *former == given).unwrap_or(self)
     }
 }
 
@@ -103,6 +108,8 @@ pub struct Manifest {
     /// Row groups in file order.
     pub groups: Vec<RowGroup>,
     fingerprint: Fingerprint,
+    /// That of a table without what its metadata say, as versions of bowstring had it that are still met.
+    former: Option<Fingerprint>,
 }
 
 impl Manifest {
@@ -110,32 +117,45 @@ impl Manifest {
     /// no filter.
     pub fn new(files: Vec<FileEntry>, groups: Vec<RowGroup>, schema: &str, filter: &str) -> Self {
         let mut digest = Sha256::new();
-        let mut part = |bytes: &[u8]| {
-            digest.update((bytes.len() as u64).to_le_bytes());
-            digest.update(bytes);
-        };
-        part(b"bowstring manifest 1");
-        part(schema.as_bytes());
-        part(filter.as_bytes());
+        part(&mut digest, b"bowstring manifest 1");
+        part(&mut digest, schema.as_bytes());
+        part(&mut digest, filter.as_bytes());
         for file in &files {
-            part(file.path.as_bytes());
-            part(&file.version.size.to_le_bytes());
-            part(&file.footer);
+            part(&mut digest, file.path.as_bytes());
+            part(&mut digest, &file.version.size.to_le_bytes());
+            part(&mut digest, &file.footer);
         }
         for group in &groups {
-            part(
-                &[u64::from(group.file), u64::from(group.ordinal), group.rows, group.selected]
-                    .map(u64::to_le_bytes)
-                    .concat(),
-            );
+            let numbers = [u64::from(group.file), u64::from(group.ordinal), group.rows, group.selected];
+            part(&mut digest, &numbers.map(u64::to_le_bytes).concat());
         }
         let fingerprint = Fingerprint(digest.finalize().into());
-        Self { files, groups, fingerprint }
+        Self { files, groups, fingerprint, former: None }
+    }
+
+    /// The same of a table, whose log or metadata say what neither paths nor footers do: the values of its files' partitions, and which
+    /// of the columns in them `columns`, a text, means.
+    #[must_use]
+    pub(crate) fn of_table(self, columns: &str) -> Self {
+        let mut digest = Sha256::new();
+        part(&mut digest, b"bowstring table 1");
+        part(&mut digest, &self.fingerprint.0);
+        part(&mut digest, columns.as_bytes());
+        for file in &self.files {
+            part(&mut digest, &(file.partitions.len() as u64).to_le_bytes());
+            for (name, value) in &file.partitions {
+                part(&mut digest, name.as_bytes());
+                part(&mut digest, &[u8::from(value.is_some())]);
+                part(&mut digest, value.as_deref().unwrap_or_default().as_bytes());
+            }
+        }
+        let former = Some(self.fingerprint);
+        Self { fingerprint: Fingerprint(digest.finalize().into()), former, ..self }
     }
 
     /// The same data in other row groups, which are parts of the present ones.
     pub(crate) fn in_parts(&self, groups: Vec<RowGroup>) -> Self {
-        Self { files: self.files.clone(), groups, fingerprint: self.fingerprint }
+        Self { files: self.files.clone(), groups, fingerprint: self.fingerprint, former: self.former }
     }
 
     /// A manifest of one imaginary file with row groups of `rows` rows each of `row_bytes` bytes, for plans without data.
@@ -158,6 +178,11 @@ impl Manifest {
         self.fingerprint
     }
 
+    /// The fingerprint that a former version of bowstring gave the same data, if it was another one.
+    pub(crate) fn former(&self) -> Option<Fingerprint> {
+        self.former
+    }
+
     /// Selected rows of all row groups.
     pub fn rows(&self) -> u64 {
         self.groups.iter().map(|group| group.selected).fold(0, u64::saturating_add)
@@ -170,6 +195,12 @@ impl Manifest {
         let rows = self.groups.iter().map(|group| group.rows).fold(0, u64::saturating_add);
         if rows == 0 { 0 } else { bytes.div_ceil(rows) }
     }
+}
+
+/// Adds `bytes` to `digest`, apart from what comes before and after.
+fn part(digest: &mut Sha256, bytes: &[u8]) {
+    digest.update((bytes.len() as u64).to_le_bytes());
+    digest.update(bytes);
 }
 
 #[cfg(test)]
@@ -190,5 +221,22 @@ mod tests {
         let json = serde_json::to_string(&manifest.fingerprint()).unwrap();
         assert_eq!(serde_json::from_str::<Fingerprint>(&json).unwrap(), manifest.fingerprint());
         assert!(serde_json::from_str::<Fingerprint>("\"zz\"").is_err());
+    }
+
+    #[test]
+    fn a_table_has_a_fingerprint_of_its_columns_and_values_beside_the_former_one() {
+        let plain = Manifest::imaginary(&[3, 4], 10);
+        let of = |columns: &str, value: Option<&str>| {
+            let mut manifest = plain.clone();
+            manifest.files[0].partitions = vec![("p".into(), value.map(Into::into))];
+            manifest.of_table(columns)
+        };
+        let table = of("a", Some("u"));
+        assert_eq!(table.former(), Some(plain.fingerprint()));
+        assert_eq!(table.in_parts(Vec::new()).former(), table.former());
+        let all = [plain.clone(), table, of("b", Some("u")), of("a", Some("v")), of("a", Some("")), of("a", None)];
+        let different: std::collections::HashSet<Fingerprint> = all.iter().map(Manifest::fingerprint).collect();
+        assert_eq!(different.len(), all.len());
+        assert_eq!((plain.former(), of("a", None).fingerprint()), (None, all[5].fingerprint()));
     }
 }

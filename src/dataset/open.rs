@@ -226,6 +226,8 @@ impl Dataset {
             (None, Partitioning::None) => vec![hive::Values::new(); footers.len()],
         };
         let columns = table.as_ref().map(|table| table.columns().clone());
+        let found_by = columns.as_ref().map(|columns| columns.naming.identity());
+        let found_by = found_by.as_deref();
         let mut digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
         let whole: Vec<Option<Bytes>> = footers.iter_mut().map(|footer| footer.bytes.take()).collect();
         let dates = options.partitioning == Partitioning::Dates;
@@ -301,7 +303,7 @@ impl Dataset {
             deselect(&mut inner, &mut groups, selector, &indexes)?;
             filter = serde_json::json!({ "filter": filter, "selector": selector }).to_string();
         }
-        inner.manifest = Arc::new(manifest(&inner, groups, &digests, &filter));
+        inner.manifest = Arc::new(manifest(&inner, groups, (&digests, found_by), &filter));
         let mut dataset = Self { inner: Arc::new(inner), visible: None, units: None };
         if let Some(expression) = &options.filter {
             let selections = select::evaluate(&dataset, expression, whole, &options).await?;
@@ -317,7 +319,7 @@ impl Dataset {
                     digests = files.iter().filter_map(|file| digests.get(*file).copied()).collect();
                     filter = stands_for(expression, inner, &deleted.of(&files));
                 }
-                inner.manifest = Arc::new(manifest(inner, groups, &digests, &filter));
+                inner.manifest = Arc::new(manifest(inner, groups, (&digests, found_by), &filter));
             }
         }
         if options.hidden.as_ref().is_some_and(|hidden| hidden.ngram) {
@@ -330,7 +332,7 @@ impl Dataset {
                 group.selected = windows.len() as u64;
             }
             let sampled = serde_json::json!({ "filter": filter, "ngram": ngram }).to_string();
-            let manifest = Arc::new(manifest(&dataset.inner, groups, &digests, &sampled));
+            let manifest = Arc::new(manifest(&dataset.inner, groups, (&digests, found_by), &sampled));
             if let Some(inner) = Arc::get_mut(&mut dataset.inner) {
                 inner.windows = Some(windows);
                 inner.manifest = manifest;
@@ -521,7 +523,13 @@ fn deselect(inner: &mut Inner, groups: &mut [RowGroup], selector: &Selector, ind
     Ok(())
 }
 
-fn manifest(inner: &Inner, groups: Vec<RowGroup>, digests: &[[u8; 32]], filter: &str) -> Manifest {
+/// The manifest of `inner`, whose files have these digests; the columns of a table are found by what the text says.
+fn manifest(
+    inner: &Inner,
+    groups: Vec<RowGroup>,
+    (digests, found_by): (&[[u8; 32]], Option<&str>),
+    filter: &str,
+) -> Manifest {
     let entry = |(file, digest): (&DataFile, &[u8; 32])| FileEntry {
         path: Arc::clone(file.object.name()),
         version: file.object.stamp().clone(),
@@ -536,7 +544,11 @@ fn manifest(inner: &Inner, groups: Vec<RowGroup>, digests: &[[u8; 32]], filter: 
         format!("{} {}{}{stored}\n", field.name(), field.data_type(), if field.is_nullable() { "?" } else { "" })
     };
     let schema: String = inner.schema.fields().iter().map(field).collect();
-    Manifest::new(files, groups, &schema, filter)
+    let manifest = Manifest::new(files, groups, &schema, filter);
+    match found_by {
+        Some(found_by) => manifest.of_table(found_by),
+        None => manifest,
+    }
 }
 
 #[cfg(test)]

@@ -398,7 +398,7 @@ impl Loader {
 
     /// `error`, of resuming from `state`, with the version of the table that is open, if that may be why the data differ.
     fn of_version(&self, error: Error, state: &State) -> Error {
-        let differs = state.fingerprint != self.source.info().fingerprint;
+        let differs = state.fingerprint != self.source.info().fingerprint_as(state.fingerprint);
         match (error, self.table_version().filter(|_| differs)) {
             (Error::Mismatch { what, expected, found, hint }, Some(version)) => {
                 let hint = format!("{hint}; version {version} of the table is open here");

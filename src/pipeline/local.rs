@@ -282,7 +282,7 @@ impl BatchSource for LocalSource {
 
     fn resume(&mut self, state: &State) -> Result<u64> {
         let spec = self.prepared.spec_in(state.spec.order_version)?;
-        state.check(&self.plan.fingerprint(), &spec)?;
+        state.check(&self.plan.fingerprint_as(state.fingerprint), &spec)?;
         let plan = self.plan_by(&spec, state.epoch)?;
         let step = state.step_in(&plan)?;
         self.go(plan, step);

@@ -280,6 +280,7 @@ impl PreparedPlan {
         };
         PlanInfo {
             fingerprint: plan.fingerprint(),
+            former: plan.former(),
             spec: plan.spec().clone(),
             steps: plan.steps(),
             rows: plan.rows(),

@@ -22,6 +22,8 @@ use crate::trace::Root;
 pub struct PlanInfo {
     /// The data.
     pub fingerprint: Fingerprint,
+    /// The fingerprint that a former version of bowstring gave the data, if it was another one: states that have it go on.
+    pub former: Option<Fingerprint>,
     /// The resolved plan.
     pub spec: PlanSpec,
     /// Steps of one epoch: exact, and the same on every rank.
@@ -44,6 +46,11 @@ impl PlanInfo {
         State::in_world(self.fingerprint, self.spec.clone(), (self.steps, self.rows), (epoch, step))
     }
 
+    /// `given`, if the data have or had that fingerprint; else the one that they have.
+    pub(crate) fn fingerprint_as(&self, given: Fingerprint) -> Fingerprint {
+        self.fingerprint.or_former(self.former, given)
+    }
+
     /// Rows of `step` on all ranks together, including padded and repeated ones.
     pub fn step_rows(&self, step: u64) -> u64 {
         self.spec.step_rows(self.rows, self.share.world, step)
@@ -54,7 +61,7 @@ impl PlanInfo {
     /// # Errors
     /// As [`State::check`] and [`State::step_of`].
     pub(crate) fn step_of(&self, state: &State) -> Result<u64> {
-        state.check(&self.fingerprint, &self.spec)?;
+        state.check(&self.fingerprint_as(state.fingerprint), &self.spec)?;
         state.step_of(self.rows, self.share.world)
     }
 }

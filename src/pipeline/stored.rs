@@ -95,6 +95,11 @@ impl Stored {
         self.dataset.manifest().fingerprint()
     }
 
+    /// `given`, if the data have or had that fingerprint; else the one that they have.
+    pub(crate) fn fingerprint_as(&self, given: Fingerprint) -> Fingerprint {
+        self.fingerprint().or_former(self.dataset.manifest().former(), given)
+    }
+
     /// Bytes that reading row group `group` takes, with the copies that make views and dictionaries plain: the maximum, but for long words
     /// that a dictionary has once and many rows have.
     pub fn cost(&self, group: usize) -> u64 {

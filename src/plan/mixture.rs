@@ -32,15 +32,22 @@ pub(super) fn mixed_rows(sources: &[Layout], interleave: &Interleave, stop: Stop
     }
 }
 
-/// The fingerprint of the data: that of the single manifest, or of all of them.
-pub(super) fn fingerprint(manifests: &[Arc<Manifest>]) -> Fingerprint {
-    if let [manifest] = manifests {
-        return manifest.fingerprint();
+/// The fingerprint of the data, and the one that a former version gave them, if it was another.
+pub(super) fn fingerprints(manifests: &[Arc<Manifest>]) -> (Fingerprint, Option<Fingerprint>) {
+    let present = mixed(manifests.iter().map(|manifest| manifest.fingerprint()));
+    let former = mixed(manifests.iter().map(|manifest| manifest.former().unwrap_or(manifest.fingerprint())));
+    (present, Some(former).filter(|former| *former != present))
+}
+
+/// The single one of `fingerprints`, or one of all of them.
+fn mixed(mut fingerprints: impl ExactSizeIterator<Item = Fingerprint>) -> Fingerprint {
+    if fingerprints.len() == 1
+        && let Some(only) = fingerprints.next()
+    {
+        return only;
     }
     let mut digest = Sha256::new();
     digest.update(b"bowstring mixture 1");
-    for manifest in manifests {
-        digest.update(manifest.fingerprint().as_bytes());
-    }
+    fingerprints.for_each(|fingerprint| digest.update(fingerprint.as_bytes()));
     Fingerprint::from_bytes(digest.finalize().into())
 }

@@ -180,7 +180,7 @@ impl State {
     /// As [`check`](Self::check) and `step_of`, and [`Error::Mismatch`] for another epoch. The end itself is
     /// a position: nothing of the epoch remains.
     pub fn step_in(&self, plan: &Plan) -> Result<u64> {
-        self.check(&plan.fingerprint(), plan.spec())?;
+        self.check(&plan.fingerprint_as(self.fingerprint), plan.spec())?;
         if self.epoch != plan.epoch() {
             return Err(mismatch("epoch", plan.epoch(), self.epoch, "make the plan for the state's epoch"));
         }
@@ -287,6 +287,29 @@ mod tests {
         let json = largest.to_json();
         assert!(json.len() <= State::MAX_BYTES, "{} bytes", json.len());
         assert_eq!(State::from_json(json).unwrap(), largest);
+    }
+
+    #[test]
+    fn a_state_over_the_former_fingerprint_of_a_table_goes_on() {
+        let plain = Manifest::imaginary(&[100, 50], 8);
+        let plan = |manifests: &[Manifest]| {
+            let manifests: Vec<Arc<Manifest>> = manifests.iter().cloned().map(Arc::new).collect();
+            let mix = (manifests.len() > 1).then(|| Mix { weights: vec![1; manifests.len()], stop: Stop::default() });
+            let spec = PlanSpec { mix, ..PlanSpec::new(1, 8) }.resolve(&manifests).unwrap();
+            Plan::new(&manifests, spec, 4).unwrap()
+        };
+        let tables = ["a", "b"].map(|columns| plain.clone().of_table(columns));
+        for number in 1..=2 {
+            let (former, table) = (plan(&vec![plain.clone(); number]), plan(&vec![tables[0].clone(); number]));
+            let other = plan(&vec![tables[1].clone(); number]);
+            let old = State::new(&former, 3);
+            assert_eq!((former.former(), table.former()), (None, Some(old.fingerprint)));
+            assert_eq!(old.step_in(&table).unwrap(), 3);
+            let new = State::new(&table, 3);
+            assert_ne!(new.fingerprint, old.fingerprint);
+            assert_eq!(new.step_in(&table).unwrap(), 3);
+            assert!(new.step_in(&other).is_err() && new.step_in(&former).is_err());
+        }
     }
 
     #[test]

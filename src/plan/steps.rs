@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::cuts::Cuts;
 use super::interleave::Interleave;
 use super::layout::{Layout, Window, layouts};
-use super::mixture::{fingerprint, mixed_rows};
+use super::mixture::{fingerprints, mixed_rows};
 use super::recent::{Recent, TakenRows};
 use super::share::{Share, length};
 use super::spec::PlanSpec;
@@ -87,6 +87,7 @@ pub struct Plan {
     spec: PlanSpec,
     epoch: u64,
     fingerprint: Fingerprint,
+    former: Option<Fingerprint>,
     pub(super) lanes: u64,
     pub(super) cuts: Cuts,
 }
@@ -125,10 +126,10 @@ impl Plan {
             Some(mix) => mixed_rows(&sources, &interleave, mix.stop)?,
         };
         let cuts = Cuts::new(spec.tail, spec.global_batch, rows, 1).in_one_lane(lanes == 1);
-        let fingerprint = fingerprint(manifests);
+        let (fingerprint, former) = fingerprints(manifests);
         let (manifests, sources) = (manifests.to_vec(), sources.into());
         let (lanes, recent) = (u64::from(lanes), Arc::default());
-        Ok(Self { manifests, sources, interleave, recent, spec, epoch, fingerprint, lanes, cuts })
+        Ok(Self { manifests, sources, interleave, recent, spec, epoch, fingerprint, former, lanes, cuts })
     }
 
     /// The same plan for `world` ranks. Under [`Tail::Even`], more ranks than half a global batch has rows may have a
@@ -174,6 +175,16 @@ impl Plan {
     /// The fingerprint of the data: that of the manifest, or of all manifests of a mixture.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+
+    /// The fingerprint that a former version of bowstring gave the data, if it was another one.
+    pub(crate) fn former(&self) -> Option<Fingerprint> {
+        self.former
+    }
+
+    /// `given`, if the data have or [had](Self::former) that fingerprint; else the one that they have.
+    pub(crate) fn fingerprint_as(&self, given: Fingerprint) -> Fingerprint {
+        self.fingerprint.or_former(self.former, given)
     }
 
     /// Number of lanes of each source.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parquet::basic::{ConvertedType, LogicalType, Repetition};
 use parquet::errors::ParquetError;
 use parquet::schema::types::{Type, TypePtr};
+use serde_json::{Value, json};
 
 use super::column::{Column, Kind};
 
@@ -50,9 +51,37 @@ impl Naming {
     }
 
     fn finds(&self, column: &Column, field: &Type) -> bool {
-        match self.mapping {
-            Mapping::Id if column.id.is_some() => column.id == id(field),
-            Mapping::None | Mapping::Name | Mapping::Id => column.physical == field.name(),
+        match self.number(column) {
+            Some(number) => Some(number) == id(field),
+            None => column.physical == field.name(),
+        }
+    }
+
+    /// The number by which `column` is found, if it is found by one.
+    fn number(&self, column: &Column) -> Option<i32> {
+        column.id.filter(|_| self.mapping == Mapping::Id)
+    }
+
+    /// What the columns are found by, at every depth, as one text: two columns of one name may be different ones.
+    pub(in crate::dataset) fn identity(&self) -> String {
+        self.identities(&self.columns).to_string()
+    }
+
+    fn identities(&self, columns: &[Column]) -> Value {
+        let one = |column: &Column| {
+            let found_by = self.number(column).map_or_else(|| json!(column.physical), Value::from);
+            json!([column.name, found_by, self.below(&column.kind)])
+        };
+        columns.iter().map(one).collect()
+    }
+
+    /// The same of the columns in a `kind`.
+    fn below(&self, kind: &Kind) -> Value {
+        match kind {
+            Kind::Leaf(_) => Value::Null,
+            Kind::Struct(members) => self.identities(members),
+            Kind::List(item, _) => self.below(item),
+            Kind::Map(key, value, _) => json!([self.below(key), self.below(value)]),
         }
     }
 
@@ -251,6 +280,21 @@ mod tests {
              OPTIONAL group l (LIST) { REPEATED group list { OPTIONAL group element { OPTIONAL INT32 x; } } } \
              OPTIONAL group m (MAP) { REPEATED group key_value { REQUIRED INT32 key; OPTIONAL group value { OPTIONAL INT32 x; } } } }"
         );
+    }
+
+    #[test]
+    fn what_columns_are_found_by_identifies_them() {
+        let inner = |id| Kind::List(Box::new(Kind::Struct(vec![column("x", "c3", id, leaf())])), true);
+        let identity = |first: &str, id, inner, mapping| {
+            let columns = vec![column("a", first, id, leaf()), column("l", "c2", 2, inner)];
+            Naming { columns, taken: BTreeSet::new(), mapping }.identity()
+        };
+        let (name, id) = (Mapping::Name, Mapping::Id);
+        assert_eq!(identity("c1", 1, inner(3), name), identity("c1", 9, inner(9), name));
+        assert_ne!(identity("c1", 1, inner(3), name), identity("c9", 1, inner(3), name));
+        assert_eq!(identity("c1", 1, inner(3), id), identity("c9", 1, inner(3), id));
+        assert_ne!(identity("c1", 1, inner(3), id), identity("c1", 9, inner(3), id));
+        assert_ne!(identity("c1", 1, inner(3), id), identity("c1", 1, inner(9), id));
     }
 
     #[test]

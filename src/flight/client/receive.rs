@@ -47,6 +47,9 @@ const LONGEST: Duration = Duration::from_secs(2);
 pub(crate) struct StreamInfo {
     /// The data.
     pub fingerprint: Fingerprint,
+    /// The fingerprint that a former version gave the data, if it was another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<Fingerprint>,
     /// The resolved plan.
     pub spec: PlanSpec,
     /// Steps of an epoch.
@@ -514,6 +517,7 @@ mod tests {
     fn a_replica_of_other_rows_is_told_by_what_differs() {
         let of = |data: u8, seed: u64, steps: u64| StreamInfo {
             fingerprint: Fingerprint::from_bytes([data; 32]),
+            former: None,
             spec: PlanSpec::new(seed, 8),
             steps,
             rows: 80,

@@ -232,7 +232,8 @@ impl BatchSource for RemoteSource {
     fn resume(&mut self, state: &State) -> Result<u64> {
         let PlanInfo { fingerprint, spec, share, kinds, .. } = &self.info;
         let version = state.spec.order_version;
-        let other = if version == spec.order_version || self.names_version || state.fingerprint != *fingerprint {
+        let is_other = self.info.fingerprint_as(state.fingerprint) != state.fingerprint;
+        let other = if version == spec.order_version || self.names_version || is_other {
             None
         } else {
             let Some(runtime) = &self.runtime else { return Err(closed()) };
@@ -363,11 +364,12 @@ fn share(options: &LoaderOptions, gang: Option<&Gang>) -> Result<Share> {
 
 /// The plan that a server announced; `kinds` are those of the columns if it does not say them.
 fn info(announced: &StreamInfo, share: Share, columns: &Columns, kinds: &Arc<ColumnKinds>) -> PlanInfo {
-    let StreamInfo { fingerprint, spec, steps, rows, .. } = announced;
+    let StreamInfo { fingerprint, former, spec, steps, rows, .. } = announced;
     // The catalogue may request a mask too.
     let masked = columns.arrow().field_with_name(MASK).is_ok();
     PlanInfo {
         fingerprint: *fingerprint,
+        former: *former,
         spec: spec.clone(),
         steps: *steps,
         rows: *rows,

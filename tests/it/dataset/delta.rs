@@ -223,6 +223,47 @@ fn a_loader_goes_on_on_its_version_and_a_later_one_is_another_dataset() {
 }
 
 #[test]
+fn a_state_is_of_the_columns_and_values_that_its_version_gave_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let column = |first: i64| Arc::new(Int64Array::from_iter_values(first..first + 3)) as ArrayRef;
+    let batch = RecordBatch::try_from_iter_with_nullable([("c1", column(0), true), ("c2", column(10), true)]).unwrap();
+    write(&folder.path().join("x.parquet"), &batch, Default::default());
+    let about = |columns: [&str; 2]| {
+        let field = |name: &str, physical: &str, id: i64| {
+            serde_json::json!({"name": name, "type": "long", "nullable": true,
+                "metadata": {"delta.columnMapping.id": id, "delta.columnMapping.physicalName": physical}})
+        };
+        let fields = [field("a", columns[0], 1), field("b", columns[1], 2), field("p", "p", 3)];
+        let schema = serde_json::json!({"type": "struct", "fields": fields}).to_string();
+        serde_json::json!({"metaData": {"id": "x", "format": {"provider": "parquet"}, "schemaString": schema,
+            "partitionColumns": ["p"], "configuration": {"delta.columnMapping.mode": "name"}}})
+        .to_string()
+    };
+    let with = |p: &str| {
+        serde_json::json!({"add": {"path": "x.parquet", "partitionValues": {"p": p}, "size": 0, "modificationTime": 0,
+            "dataChange": true}})
+        .to_string()
+    };
+    let protocol = r#"{"protocol":{"minReaderVersion":2,"minWriterVersion":5}}"#.to_owned();
+    commit(folder.path(), 0, &[protocol, about(["c1", "c2"]), with("1")]);
+    commit(folder.path(), 1, &[about(["c2", "c1"])]);
+    commit(folder.path(), 2, &[about(["c1", "c3"])]);
+    commit(folder.path(), 3, &[about(["c1", "c2"]), remove("x.parquet"), with("2")]);
+    commit(folder.path(), 4, &[remove("x.parquet"), with("1")]);
+    let open = |version| {
+        let options = LoaderOptions { version: Some(version), ..support::options(folder.path(), 2, 0, 1) };
+        Loader::open(options).unwrap()
+    };
+    let state = open(0).state();
+    for (version, same) in [(0, true), (1, false), (2, false), (3, false), (4, true)] {
+        match open(version).load_state(&state) {
+            Ok(()) => assert!(same, "version {version}"),
+            Err(error) => assert!(!same && matches!(error, Error::Mismatch { .. }), "version {version}: {error}"),
+        }
+    }
+}
+
+#[test]
 fn an_index_is_of_its_version() {
     let folder = tempfile::tempdir().unwrap();
     moving(folder.path());

@@ -236,6 +236,23 @@ fn a_version_has_the_columns_of_its_snapshot_whatever_is_current_later() {
 }
 
 #[test]
+fn a_state_is_of_the_columns_that_names_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = Table::new(folder.path(), &[(1, "a", "int"), (2, "b", "int")]);
+    let columns = [(1, "a", ints(&[Some(1), Some(2)])), (2, "b", ints(&[Some(8), Some(9)]))];
+    let file = File::data(&table.file("a.parquet", &columns));
+    table.snapshot(1, 1, &[Manifest(0, 1, vec![file])]);
+    table.commit(1);
+    let options = LoaderOptions { shuffle: false, ..support::options(&table.path, 1, 0, 1) };
+    let state = Loader::open(options.clone()).unwrap().state();
+    table.alter(&[(2, "a", "int"), (1, "b", "int")]);
+    table.commit(2);
+    let error = Loader::open(options.clone()).unwrap().load_state(&state).unwrap_err();
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    Loader::open(LoaderOptions { version: Some(1), ..options }).unwrap().load_state(&state).unwrap();
+}
+
+#[test]
 fn a_directory_inside_a_table_is_not_the_sum_of_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let table = moving(folder.path());

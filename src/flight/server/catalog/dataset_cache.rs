@@ -39,8 +39,8 @@ const TOGETHER: Duration = Duration::from_secs(600);
 
 /// An entry of the cache.
 pub(crate) trait Source: Send + Sync + 'static {
-    /// Returns the identity of its data.
-    fn fingerprint(&self) -> Fingerprint;
+    /// Returns true if its data have or had this identity.
+    fn is_of(&self, fingerprint: Fingerprint) -> bool;
 
     /// Returns the approximate memory that it takes, in bytes.
     fn bytes(&self) -> u64;
@@ -50,8 +50,8 @@ pub(crate) trait Source: Send + Sync + 'static {
 }
 
 impl Source for Stored {
-    fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint()
+    fn is_of(&self, fingerprint: Fingerprint) -> bool {
+        self.fingerprint_as(fingerprint) == fingerprint
     }
 
     fn bytes(&self) -> u64 {
@@ -253,7 +253,7 @@ impl<T: Source> DatasetCache<T> {
     fn known(&self, key: &Key, fingerprint: Fingerprint) -> Option<Arc<T>> {
         let mut entries = self.lock();
         let is = |entry: &Arc<Entry<T>>| {
-            *entry.key == *key && entry.slot.get().is_some_and(|found| found.fingerprint() == fingerprint)
+            *entry.key == *key && entry.slot.get().is_some_and(|found| found.is_of(fingerprint))
         };
         // Of several, the newest: files may have changed to ones of the same rows.
         let found = entries.iter().enumerate().filter(|(_, entry)| is(entry));

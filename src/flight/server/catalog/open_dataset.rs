@@ -97,8 +97,8 @@ impl OpenDataset {
 }
 
 impl Source for OpenDataset {
-    fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
+    fn is_of(&self, fingerprint: Fingerprint) -> bool {
+        self.plan.fingerprint_as(fingerprint) == fingerprint
     }
 
     fn bytes(&self) -> u64 {

@@ -133,7 +133,7 @@ impl Core {
             _ = ends.wait_for(|draining| *draining) => return Err(Error::Closed { why: rows::DRAINING.to_owned() }),
             stored = self.stored(tenant, &ticket.asked, rows) => stored?,
         };
-        same_data(&ticket, stored.fingerprint())?;
+        same_data(&ticket, stored.fingerprint_as(ticket.fingerprint))?;
         let means = rows::Means {
             workers: Arc::clone(self.streams.workers()),
             claims: Arc::clone(self.streams.claims()),

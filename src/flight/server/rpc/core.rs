@@ -269,11 +269,13 @@ impl Core {
         }
         let offer = self.offer(tenant, &asked, true).await?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
-        let reading = Reading::new(&asked.dataset, offer.fingerprint, plan.spec());
+        // Who began with a server of a former version goes on in its terms.
+        let data = asked.fingerprint.map_or(offer.fingerprint, |given| plan.fingerprint_as(given));
+        let reading = Reading::new(&asked.dataset, data, plan.spec());
         if let Some(caller) = &asked.gang {
             self.gangs.may_read(&self.caller(tenant, caller)?, &reading)?;
         }
-        let state = State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step);
+        let state = State::at(data, plan.spec().clone(), asked.epoch, asked.step);
         asked.step = state.step_of(plan.rows(), asked.world_size)?;
         let wanted = Wanted {
             tenant: tenant.clone(),
@@ -290,7 +292,8 @@ impl Core {
         };
         room.take(tickets.saturating_add(offer.schema_bytes)).await?;
         let announced = StreamInfo {
-            fingerprint: offer.fingerprint,
+            fingerprint: data,
+            former: plan.former().filter(|former| *former != data),
             spec: plan.spec().clone(),
             steps: plan.steps(),
             rows: plan.rows(),
@@ -310,12 +313,7 @@ impl Core {
         for rank in ranks {
             asked.rank = Some(rank);
             plan.check_share(asked.share(rank)?)?;
-            info = info.with_endpoint(self.endpoint(
-                tenant,
-                &asked,
-                (offer.fingerprint, Some(reading.plan)),
-                trace.clone(),
-            ));
+            info = info.with_endpoint(self.endpoint(tenant, &asked, (data, Some(reading.plan)), trace.clone()));
         }
         Ok(info)
     }
@@ -338,8 +336,9 @@ impl Core {
         };
         room.take(tickets.saturating_add(schema_message(stored.schema()).len())).await?;
         let total = (0..stored.groups()).fold(0_u64, |sum, group| sum.saturating_add(stored.rows(group)));
+        let data = asked.fingerprint.map_or_else(|| stored.fingerprint(), |given| stored.fingerprint_as(given));
         let about = json!({
-            "fingerprint": stored.fingerprint(),
+            "fingerprint": data,
             "rows": total,
             "parts": rows.parts,
             "row_groups": stored.groups(),
@@ -354,7 +353,7 @@ impl Core {
             .with_app_metadata(json(&about));
         for part in parts {
             asked.rows = Some(StoredRows { part: Some(part), ..rows.clone() });
-            info = info.with_endpoint(self.endpoint(tenant, &asked, (stored.fingerprint(), None), None));
+            info = info.with_endpoint(self.endpoint(tenant, &asked, (data, None), None));
         }
         asked.rows = Some(rows);
         Ok(info.with_descriptor(FlightDescriptor::new_cmd(asked.to_json())))

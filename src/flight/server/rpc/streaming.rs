@@ -76,9 +76,10 @@ impl Core {
     ) -> Result<Flow> {
         let asked = &ticket.asked;
         let offer = self.offer(tenant, asked, true).await?;
-        same_data(ticket, offer.fingerprint)?;
+        let data = offer.plan.fingerprint_as(ticket.fingerprint);
+        same_data(ticket, data)?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
-        let reading = Reading::new(&asked.dataset, offer.fingerprint, plan.spec());
+        let reading = Reading::new(&asked.dataset, data, plan.spec());
         same_plan(ticket, &reading)?;
         if let Some(caller) = &asked.gang {
             // Before any batch is sent, so that two ranks of a generation never get rows of two plans.

@@ -27,8 +27,8 @@ fn data(version: u8) -> Fingerprint {
 }
 
 impl Source for Data {
-    fn fingerprint(&self) -> Fingerprint {
-        data(self.1)
+    fn is_of(&self, fingerprint: Fingerprint) -> bool {
+        data(self.1) == fingerprint
     }
 
     fn bytes(&self) -> u64 {
