@@ -220,7 +220,11 @@ impl Dataset {
             (Some(to), _) => Found::at(to, options.access())?,
             (None, Some(place)) => place.clone(),
             (None, None) => {
-                let problem = "the dataset is not a single directory of a store that lists; say where the index goes, and give that to loaders";
+                let dataset = match &self.inner.table {
+                    Some(_) => "a table, whose index is of one version, has no place for it",
+                    None => "the dataset is not a single directory of a store that lists",
+                };
+                let problem = format!("{dataset}; say where the index goes, and give that to loaders");
                 return Err(Error::config("output", problem));
             }
         };

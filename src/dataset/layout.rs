@@ -158,9 +158,7 @@ impl Columns {
 /// Checks that files of `layout`, first met in file `name`, have values of the table's columns.
 fn fits(layout: &Layout, table: &table::Columns, name: &Arc<str>) -> Result<()> {
     for field in table.fields() {
-        let Ok(found) = layout.schema.field_with_name(field.name()) else {
-            continue;
-        };
+        let Ok(found) = layout.schema.field_with_name(field.name()) else { continue };
         if !table::widens(found.data_type(), field.data_type()) {
             return Err(Error::Mismatch {
                 what: format!("type of column {:?} of the table and in file {name}", field.name()),

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::action::{Actions, Add, Metadata, Protocol};
+use super::action::{Actions, Add, Metadata, Protocol, Vector};
+use super::path::decoded;
 
 /// Commits, the newest first, and then a checkpoint, told one by one.
 #[derive(Debug, Default)]
@@ -21,15 +22,11 @@ impl Replay {
         self.about(actions.protocol, actions.metadata);
         // A commit that replaces the vector of a file removes the file with the old one and adds it with the new one.
         for add in actions.adds {
-            let key = (canonical(&add.path).to_owned(), add.deletion_vector.as_ref().map(|vector| vector.id()));
-            if self.told.insert(key) {
+            if self.told.insert(key(&add.path, add.deletion_vector.as_deref())) {
                 self.live.push(add);
             }
         }
-        let removed = actions.removes.into_iter();
-        let keys = removed
-            .map(|gone| (canonical(&gone.path).to_owned(), gone.deletion_vector.as_ref().map(|vector| vector.id())));
-        self.told.extend(keys);
+        self.told.extend(actions.removes.iter().map(|gone| key(&gone.path, gone.deletion_vector.as_ref())));
     }
 
     /// Takes a part of the checkpoint, which has nothing twice.
@@ -37,10 +34,7 @@ impl Replay {
         self.about(actions.protocol, actions.metadata);
         let mut adds = actions.adds;
         if !self.told.is_empty() {
-            adds.retain(|add| {
-                let key = (canonical(&add.path).to_owned(), add.deletion_vector.as_ref().map(|vector| vector.id()));
-                !self.told.contains(&key)
-            });
+            adds.retain(|add| !self.told.contains(&key(&add.path, add.deletion_vector.as_deref())));
         }
         // There may be a million: they are not held twice.
         if self.live.is_empty() { self.live = adds } else { self.live.extend(adds) }
@@ -53,15 +47,17 @@ impl Replay {
     }
 }
 
-/// A path without the scheme of this machine's files, which some writers leave out: `file:/x` and `/x` are one file.
-fn canonical(path: &str) -> &str {
-    match path.strip_prefix("file:") {
+/// What a file is told by, with its vector. Writers may name one file differently: some leave out the scheme of this machine's files, as in
+/// `file:/x` and `/x`, and some encode what others do not, as in `a%2Bb` and `a+b`.
+fn key(path: &str, vector: Option<&Vector>) -> (String, Option<String>) {
+    let path = match path.strip_prefix("file:") {
         Some(rest) => {
             let slashes = rest.len() - rest.trim_start_matches('/').len();
             rest.get(slashes.saturating_sub(1)..).unwrap_or(rest)
         }
         None => path,
-    }
+    };
+    (decoded(path).unwrap_or_else(|| path.to_owned()), vector.map(Vector::id))
 }
 
 #[cfg(test)]
@@ -102,5 +98,7 @@ mod tests {
         assert_eq!(replay(&["+a -a#0"], "+a#0"), ["a"], "its rows are restored");
         assert_eq!(replay(&["+/x/a", "-file:/x/a"], ""), Vec::<String>::new());
         assert_eq!(replay(&["+file:///x/a", "-/x/a"], ""), Vec::<String>::new());
+        assert_eq!(replay(&["+a+b", "-a%2Bb"], "+a%2bb"), Vec::<String>::new());
+        assert_eq!(replay(&["+a%2Bb", "-a+b"], "+a%252Bb"), ["a%252Bb"]);
     }
 }

@@ -216,7 +216,9 @@ impl Table {
                     columns.told.insert(name.clone());
                     defaults.push((name.as_str().into(), Some(text)));
                 }
-                None => drop(columns.stored.insert(name.clone())),
+                None => {
+                    columns.stored.insert(name.clone());
+                }
             }
         }
         let by_id: BTreeMap<i32, &Column> =

@@ -8,7 +8,7 @@ use arrow::util::display::array_value_to_string;
 use serde_json::Value as Json;
 
 use super::avro::Value;
-use crate::dataset::table::parse;
+use crate::dataset::table::{binary, parse};
 
 /// The text of `value`, of a column of `data_type`; none if it has no text here.
 pub(super) fn of_partition(value: &Value, data_type: &DataType) -> Option<Arc<str>> {
@@ -25,7 +25,10 @@ pub(super) fn of_partition(value: &Value, data_type: &DataType) -> Option<Arc<st
             shown(Arc::new(TimestampMicrosecondArray::from(vec![*micros])))?
         }
         (Value::Text(value), DataType::Utf8View) => value.clone(),
-        (Value::Bytes(value), DataType::BinaryView) => String::from_utf8(value.clone()).ok()?,
+        // Not one that stands for other bytes.
+        (Value::Bytes(value), DataType::BinaryView) => {
+            String::from_utf8(value.clone()).ok().filter(|text| binary(text) == *value)?
+        }
         (Value::Bytes(value), DataType::Decimal128(precision, scale)) => {
             let array = Decimal128Array::from(vec![big_endian(value)?]);
             shown(Arc::new(array.with_precision_and_scale(*precision, *scale).ok()?))?
@@ -85,6 +88,8 @@ mod tests {
             (Value::Float(f64::INFINITY), DataType::Float64, Some("inf")),
             (Value::Text(String::new()), DataType::Utf8View, Some("")),
             (Value::Bytes(vec![0xff]), DataType::BinaryView, None),
+            (Value::Bytes(b"\\u00FF".to_vec()), DataType::BinaryView, None),
+            (Value::Bytes(b"u00FF".to_vec()), DataType::BinaryView, Some("u00FF")),
             (Value::Bytes(vec![0; 16]), DataType::FixedSizeBinary(16), None),
             (Value::Bytes(vec![1; 17]), DataType::Decimal128(38, 0), None),
             (Value::Text("x".to_owned()), DataType::Int64, None),

@@ -29,5 +29,5 @@ pub(super) use numbers::Numbers;
 pub(super) use part::Part;
 pub(super) use pruned::Pruned;
 pub(super) use sieve::{Sieve, Tested, constant};
-pub(super) use value::{exact, parse};
+pub(super) use value::{binary, exact, parse};
 pub(super) use widen::widens;

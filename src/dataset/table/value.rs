@@ -18,7 +18,8 @@ const EPOCH: i64 = 719_162;
 pub(in crate::dataset) fn exact(text: &str, data_type: &DataType) -> Option<Scalar> {
     let whole = |value: i64| Some(Scalar::Whole(value.into()));
     match data_type {
-        DataType::Utf8View | DataType::BinaryView => Some(Scalar::Bytes(text.as_bytes().to_vec())),
+        DataType::Utf8View => Some(Scalar::Bytes(text.as_bytes().to_vec())),
+        DataType::BinaryView => Some(Scalar::Bytes(binary(text))),
         DataType::Boolean => match text {
             "true" => whole(1),
             "false" => whole(0),
@@ -63,6 +64,16 @@ pub(in crate::dataset) fn parse(text: &str, data_type: &DataType) -> Option<Arra
             cast(&value, data_type).ok()?
         }
     })
+}
+
+/// The bytes that `text` stands for: those of escapes such as `\u00FF`, if it has nothing else, as delta-rs writes them; its own, as Spark does.
+pub(in crate::dataset) fn binary(text: &str) -> Vec<u8> {
+    let byte = |escape: &[u8]| {
+        let [first, second] = *escape.strip_prefix(b"\\u00")? else { return None };
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        u8::try_from(digit(first)? * 16 + digit(second)?).ok()
+    };
+    text.as_bytes().chunks(6).map(byte).collect::<Option<_>>().unwrap_or_else(|| text.as_bytes().to_vec())
 }
 
 /// Days from 1970-01-01 to a date such as `2021-09-08`.
@@ -186,6 +197,17 @@ mod tests {
         }
         let zoned = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
         assert_eq!(parse("1970-01-02", &zoned).unwrap().data_type(), &zoned);
+    }
+
+    #[test]
+    fn bytes_are_escaped_as_a_whole_or_not_at_all() {
+        assert_eq!(binary("\\u00FF\\u0000\\u00e9"), [0xff, 0, 0xe9]);
+        for plain in ["", "a", "\u{ff}", "\\u00F", "\\u01FF", "\\u00FG", "\\u00FFx", "x\\u00FF"] {
+            assert_eq!(binary(plain), plain.as_bytes());
+        }
+        let found = parse("\\u00FF", &DataType::BinaryView).unwrap();
+        assert_eq!(found.as_any().downcast_ref::<BinaryViewArray>().unwrap().value(0), [0xff]);
+        assert_eq!(exact("\\u00FF", &DataType::Utf8View), Some(Scalar::Bytes(b"\\u00FF".to_vec())));
     }
 
     #[test]

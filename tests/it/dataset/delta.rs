@@ -268,6 +268,11 @@ fn an_index_is_of_its_version() {
     let folder = tempfile::tempdir().unwrap();
     moving(folder.path());
     let first = open(&[text(folder.path())], OpenOptions { version: Some(1), ..OpenOptions::default() }).unwrap();
+    let error = runtime().block_on(first.write_index(None, &OpenOptions::default())).unwrap_err();
+    assert!(
+        matches!(error, Error::Config { option: "output", .. }) && error.to_string().contains("a table"),
+        "{error}"
+    );
     let index = Index::Bytes(first.index().unwrap().into());
     let same = open(&[text(folder.path())], OpenOptions { index: index.clone(), ..OpenOptions::default() }).unwrap();
     assert_eq!((same.table_version(), same.manifest().fingerprint()), (Some(1), first.manifest().fingerprint()));
