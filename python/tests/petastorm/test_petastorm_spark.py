@@ -132,6 +132,30 @@ def test_a_slash_at_the_end_of_the_cache_stores_nothing_twice(spark: Any, tmp_pa
     first.delete()
 
 
+def test_frames_that_differ_in_names_are_stored_each(spark: Any) -> None:
+    """Spark's ``sameSemantics`` holds for them."""
+    frame = spark.range(3).selectExpr("id as x", "id + 10 as y")
+    pytest.importorskip("torch")
+    found = {}
+    for columns in (("x as feature", "y as label"), ("x as label", "y as feature")):
+        converter = make_spark_converter(frame.selectExpr(*columns))
+        with converter.make_torch_dataloader(batch_size=3, num_epochs=1) as loader:
+            [batch] = loader
+        found[columns[0]] = sorted(batch["feature"].tolist())
+        again = make_spark_converter(frame.selectExpr(*columns))
+        assert again.cache_dir_url == converter.cache_dir_url
+    assert found == {"x as feature": [0, 1, 2], "x as label": [10, 11, 12]}
+
+
+def test_a_cache_with_a_percent_sign_in_its_name_is_deleted(spark: Any, tmp_path: pathlib.Path) -> None:
+    """Hadoop writes to ``a%20b``, and other data may be in ``a b``."""
+    spark.conf.set("bowstring.converter.cacheDir", f"file://{tmp_path}/a%20b")
+    converter = make_spark_converter(spark.range(5))
+    assert len(list((tmp_path / "a%20b").iterdir())) == 1
+    converter.delete()
+    assert not list((tmp_path / "a%20b").iterdir())
+
+
 def test_converter_of_a_directory(spark: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"file://{tmp_path}/mine"
     spark.range(20).write.parquet(url)

@@ -30,13 +30,14 @@ _known: dict[tuple[Any, ...], list[tuple[Any, _Files, str]]] = {}
 
 
 def local_path(url: str) -> str | None:
-    """The path of a ``file:`` URL."""
+    """The path of a ``file:`` URL as Spark names its files."""
     path = paths.local_path(url) if url.startswith("file:") else None
     return None if path is None else urllib.parse.unquote(path)
 
 
 def _delete(url: str) -> None:
-    path = local_path(url)
+    # Not decoded: Hadoop takes the URL of a directory to write to as it stands.
+    path = paths.local_path(url)
     if path is not None:
         if os.path.exists(path):
             shutil.rmtree(path)
@@ -79,7 +80,8 @@ def cached(frame: Any, parent: str, row_group_bytes: int, codec: str, dtype: str
     with _lock:
         # Equal plans have equal hashes, but other plans may have the same hash.
         parent = parent.rstrip("/")
-        key = (frame.semanticHash(), parent, row_group_bytes, codec, dtype)
+        # Plans are equal to Spark whatever their columns are called.
+        key = (frame.semanticHash(), frame.schema.json(), parent, row_group_bytes, codec, dtype)
         files = _files(frame)
         for known, had, url in _known.get(key, ()):
             if known.sparkSession is frame.sparkSession and frame.sameSemantics(known) and files == had:
@@ -116,7 +118,7 @@ def forget(url: str) -> None:
 def _written(frame: Any, parent: str, row_group_bytes: int, codec: str) -> str:
     if not urllib.parse.urlparse(parent).scheme:
         raise ValueError(f"cache directory {parent!r} has no scheme: write file://{parent} for a local one")
-    local_path(parent)  # refuses a path that would mean another directory when it is deleted
+    paths.local_path(parent)  # refuses a path that would mean another directory when it is deleted
     application = getattr(getattr(frame.sparkSession, "sparkContext", None), "applicationId", "connect")
     stamp = datetime.datetime.now().strftime("%Y%m%d%H%M%S")
     # Named as in Petastorm, so that directories left behind show their owner.
