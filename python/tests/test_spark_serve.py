@@ -142,7 +142,9 @@ def test_a_type_that_arrow_lacks_is_named(spark: Any) -> None:
     df = spark.range(8).selectExpr("id", "make_interval(1, 2, 3) AS span")
     with (
         serve(spark, 1, df=df) as handle,
-        pytest.raises(bowstring.RemoteError, match=r"the driver failed: PySparkTypeError: .*CalendarIntervalType"),
+        pytest.raises(
+            bowstring.RemoteError, match=r"the driver failed: UnsupportedError: column 'span' is .*CalendarIntervalType"
+        ),
     ):
         handle.wait(WAIT)
 

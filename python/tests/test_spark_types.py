@@ -16,7 +16,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 from bowstring.spark.footers import with_spark_types  # noqa: E402
-from bowstring.spark.types import conform, spark_schema  # noqa: E402
+from bowstring.spark.types import conform, spark_schema, stored_schema  # noqa: E402
 from pyarrow.dataset import dataset  # noqa: E402
 from pyspark.ml.linalg import Vectors, VectorUDT  # noqa: E402
 from pyspark.sql import types  # noqa: E402
@@ -199,3 +199,17 @@ def test_a_type_that_cannot_be_carried_is_plain_and_named(
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(said) == (why is not None)
     assert why is None or re.search(f"column v comes as .*{why}", said[0])
+
+
+def test_every_value_may_be_null_where_rows_are_stored() -> None:
+    """Arrow has no void that is NOT NULL, which the element of Spark's ``array()`` is."""
+    kind = types.ArrayType(types.NullType(), False)
+    inside = types.StructType().add("x", types.MapType(types.StringType(), kind, False), False)
+    found = stored_schema(types.StructType().add("a", kind, False).add("s", inside))
+    assert found.field("a") == pa.field("a", pa.list_(pa.field("element", pa.null())))
+    assert found.field("s").type.field("x").type.item_type == found.field("a").type
+
+
+def test_a_column_of_a_type_that_is_not_stored_is_named() -> None:
+    with pytest.raises(bowstring.UnsupportedError, match=r"column 'span' is interval year to month"):
+        stored_schema(types.StructType().add("id", "long").add("span", types.YearMonthIntervalType()))

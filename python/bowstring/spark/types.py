@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from bowstring.errors import NotFoundError, NullsError, UnsupportedError
 from bowstring.fields import lacking
@@ -38,7 +38,32 @@ def stored_schema(schema: StructType) -> pa.Schema:
     Every column may be null, as with Spark's own files: appending rows must not depend on whether
     Spark knows that a column has no nulls.
     """
-    return pa.schema([_nullable(field) for field in arrow_schema(schema)])
+    return pa.schema([_stored(field) for field in schema])
+
+
+def _stored(field: StructField) -> pa.Field:
+    # Before the conversion: Arrow has no void that is NOT NULL, the element of Spark's array().
+    plain = StructType([_all_nullable(field)])
+    try:
+        return _nullable(arrow_schema(plain).field(0))
+    except Exception as error:  # PySpark's own, without the column
+        raise UnsupportedError(
+            f"column {field.name!r} is {field.dataType.simpleString()}, which cannot be stored: {error}; cast it, or leave it out"
+        ) from error
+
+
+def _all_nullable(field: StructField) -> StructField:
+    return StructField(field.name, _with_nulls_inside(field.dataType), True, field.metadata)
+
+
+def _with_nulls_inside(kind: DataType) -> DataType:
+    if isinstance(kind, ArrayType):
+        return ArrayType(_with_nulls_inside(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_with_nulls_inside(kind.keyType), _with_nulls_inside(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([_all_nullable(field) for field in kind])
+    return kind
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
