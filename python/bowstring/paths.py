@@ -1,4 +1,4 @@
-"""Addresses as users write them: their local path, and the part that may be shown."""
+"""Addresses as users write them: their local path, the part that may be shown, and the names below them that are no data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from bowstring.errors import ConfigError
 
-__all__ = ["local_path", "shown"]
+__all__ = ["is_hidden", "local_path", "shown"]
 
 
 def local_path(address: str, option: str = "path") -> str | None:
@@ -27,6 +27,11 @@ def local_path(address: str, option: str = "path") -> str | None:
     path = address.removeprefix("file:")
     # A host follows two slashes, and it is this one.
     return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
+
+
+def is_hidden(part: str) -> bool:
+    """True if a file or directory of this name is no data unless it is named on purpose: the rule of loaders."""
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
 def shown(address: str) -> str:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bowstring.errors import ConfigError, CorruptError, Error, MismatchError
+from bowstring.paths import is_hidden
 from bowstring.planning import plan
 from bowstring.spark.tables import log_of
 from bowstring.writer import DatasetWriter
@@ -210,5 +211,5 @@ def _first(path: Path) -> Path | None:
 def _files(path: Path) -> Iterator[Path]:
     """All files that readers see."""
     for directory, below, files in os.walk(path):
-        below[:] = sorted(name for name in below if not name.startswith(("_", ".")))
-        yield from (Path(directory, name) for name in sorted(files) if not name.startswith(("_", ".")))
+        below[:] = sorted(name for name in below if not is_hidden(name))
+        yield from (Path(directory, name) for name in sorted(files) if not is_hidden(name))

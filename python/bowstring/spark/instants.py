@@ -4,39 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["with_instants"]
+from bowstring.errors import MismatchError
+
+__all__ = ["own_columns", "with_instants"]
 
 
 def with_instants(schema: pa.Schema, files: Iterable[Any]) -> pa.Schema:
-    """``schema`` with instants in UTC where one of ``files``, pyarrow's fragments of Parquet, stores times of 96 bits.
+    """``schema`` with instants in UTC where ``files``, pyarrow's fragments of Parquet, store times of 96 bits.
 
     A time that Spark writes without a zone, TIMESTAMP_NTZ, has 64 bits. No file is read if there are no times without a zone.
+
+    :raises MismatchError: if one column has both.
     """
     if not any(_has_times(field.type) for field in schema):
         return schema
-    long: dict[str, list[bool]] = {}
+    known: dict[tuple[str, int], tuple[bool, str]] = {}
+    files = list(files)
     with ThreadPoolExecutor(16) as pool:
-        for own in pool.map(_long, files):
-            long = {**own, **long}
-    fields = [_retyped(field, iter(long.get(field.name, []))) for field in schema]
+        for file, times in zip(files, pool.map(_times, files), strict=True):
+            for (column, leaf), is_long in times.items():
+                was_long, other = known.setdefault((column, leaf), (is_long, file.path))
+                if is_long != was_long:
+                    long, short = (file.path, other) if is_long else (other, file.path)
+                    raise _mixed(column, long, short)
+    are_long = {place for place, (is_long, _) in known.items() if is_long}
+    fields = [_retyped(field, ((field.name, leaf) in are_long for leaf in count())) for field in schema]
     return pa.schema(fields, schema.metadata)
 
 
-def _long(file: Any) -> dict[str, list[bool]]:
-    """For each column of ``file`` with times of 96 bits, which of its leaves are such."""
+def own_columns(file: Any) -> tuple[pa.Schema, dict[tuple[str, int], bool]]:
+    """The columns of ``file``, a fragment of Parquet, and which of their times have 96 bits: equal for files that go together."""
+    schema = file.physical_schema
+    return schema, (_times(file) if any(_has_times(field.type) for field in schema) else {})
+
+
+def _mixed(column: str, long: str, short: str) -> MismatchError:
+    return MismatchError(
+        f"column {column!r} has times of INT96, which are instants, in file {long}, and times without a zone in file {short}: one "
+        "type would change some of them; read the files as two frames and cast, or write those of one kind anew",
+        column=column,
+    )
+
+
+def _times(file: Any) -> dict[tuple[str, int], bool]:
+    """For each leaf of ``file`` of times without a zone, by its column and its place there, whether it has 96 bits."""
     try:
         stored = file.metadata.schema
     except pa.ArrowInvalid:  # no Parquet: no reader takes columns from it
         return {}
-    leaves = (stored.column(at).physical_type == "INT96" for at in range(len(stored)))
+    found = {}
+    at = 0
     # By their places: names may have dots.
-    columns = {field.name: list(islice(leaves, _leaves(field.type))) for field in stored.to_arrow_schema()}
-    return {name: own for name, own in columns.items() if any(own)}
+    for field in stored.to_arrow_schema():
+        for leaf, kind in enumerate(_leaves(field.type)):
+            if pa.types.is_timestamp(kind) and kind.tz is None:
+                found[field.name, leaf] = stored.column(at).physical_type == "INT96"
+            at += 1
+    return found
 
 
 def _children(kind: pa.DataType) -> list[pa.DataType]:
@@ -52,8 +81,9 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _leaves(kind: pa.DataType) -> int:
-    return sum(map(_leaves, children)) if (children := _children(kind)) else 1
+def _leaves(kind: pa.DataType) -> list[pa.DataType]:
+    children = _children(kind)
+    return [leaf for child in children for leaf in _leaves(child)] if children else [kind]
 
 
 def _has_times(kind: pa.DataType) -> bool:
@@ -75,6 +105,6 @@ def _retyped(field: pa.Field, leaves: Iterator[bool]) -> pa.Field:
             kind = pa.list_(value, kind.list_size)
         else:
             kind = pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
-    elif next(leaves, False) and pa.types.is_timestamp(kind) and kind.tz is None:
+    elif next(leaves) and pa.types.is_timestamp(kind) and kind.tz is None:
         kind = pa.timestamp(kind.unit, "UTC")
     return field.with_type(kind)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["old_column"]
+__all__ = ["long_column", "old_column"]
 
-_VERSION, _LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"
+_VERSION, _LEGACY, _LEGACY_LONG = (
+    b"org.apache.spark." + key for key in (b"version", b"legacyDateTime", b"legacyINT96")
+)
+# The first versions of Spark that write the calendar of today unless they say otherwise.
+_PROLEPTIC, _PROLEPTIC_LONG = (3, 0), (3, 1)
 # Days from 1970-01-01 to 1582-10-15, and seconds to 1900-01-01: older ones are other days, or have other offsets.
 _FIRST_DAY, _FIRST_SECOND = -141_427, -2_208_988_800
 _PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
@@ -16,9 +21,7 @@ _PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 
 
 def old_column(footer: Any, columns: Collection[str]) -> str | None:
     """The first of ``columns`` that has such a value, by the statistics of ``footer``, a ``pyarrow.parquet.FileMetaData``."""
-    said = footer.metadata or {}
-    major = said.get(_VERSION, b"").split(b".")[0]
-    if not major.isdigit() or (int(major) >= 3 and _LEGACY not in said):
+    if not _is_legacy(footer, _PROLEPTIC, _LEGACY):
         return None
     first = {at: least for at in range(len(footer.schema)) if (least := _first(footer.schema.column(at))) is not None}
     for number in range(footer.num_row_groups if first else 0):
@@ -31,8 +34,25 @@ def old_column(footer: Any, columns: Collection[str]) -> str | None:
     return None
 
 
+def long_column(footer: Any, columns: Collection[str]) -> str | None:
+    """The first of ``columns`` that may have such times of 96 bits, which have no order, and so no statistics."""
+    if not _is_legacy(footer, _PROLEPTIC_LONG, _LEGACY_LONG):
+        return None
+    for leaf in map(footer.schema.column, range(len(footer.schema))):
+        if leaf.physical_type == "INT96" and leaf.path.split(".")[0] in columns:
+            return str(leaf.path)
+    return None
+
+
+def _is_legacy(footer: Any, proleptic: tuple[int, int], key: bytes) -> bool:
+    """True if a Spark of before the version ``proleptic`` wrote it, or a later one that says so by ``key``."""
+    said = footer.metadata or {}
+    version = re.match(rb"(\d+)(?:\.(\d+))?", said.get(_VERSION, b""))
+    return version is not None and (key in said or (int(version[1]), int(version[2] or 0)) < proleptic)
+
+
 def _first(leaf: Any) -> int | None:
-    """The first value of a column of days or times that no calendar changes. Times of 96 bits have no order."""
+    """The first value of a column of days or times of 64 bits that no calendar changes."""
     kind = leaf.logical_type.type
     if kind == "DATE":
         return _FIRST_DAY

@@ -6,7 +6,7 @@ import datetime
 import logging
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
-from bowstring.errors import NotFoundError, SourceChangedError
+from bowstring.errors import NotFoundError, SourceChangedError, UnsupportedError
 from bowstring.flight import Address, Connection, is_server
 from bowstring.flight.server import Server
 from bowstring.paths import shown
@@ -25,8 +25,9 @@ from bowstring.ranges import LONGEST
 from bowstring.spark import filters
 from bowstring.spark.directory import local
 from bowstring.spark.footers import with_spark_types
-from bowstring.spark.instants import with_instants
-from bowstring.spark.julian import old_column
+from bowstring.spark.instants import own_columns, with_instants
+from bowstring.spark.julian import long_column, old_column
+from bowstring.spark.listing import Listing, listed
 from bowstring.spark.options import SourceOptions
 from bowstring.spark.tables import is_table
 from bowstring.spark.types import arrow_schema, conform, spark_schema
@@ -40,6 +41,8 @@ _ROWS_PER_BATCH = 10_000
 _Version = tuple[int | None, int | None]
 # Tasks of a read from a server without `parts`: as many as row groups, but no more than this.
 _PARTS = 32
+# Footers that are searched for times of INT96 where a loader reads files: as many as it searches for days.
+_MOST_SEARCHED = 64
 
 
 class _Part(InputPartition):
@@ -55,11 +58,14 @@ def _chosen(found: StructType, columns: Sequence[str] | None) -> StructType:
     """The requested columns, in that order."""
     if columns is None:
         return found
-    missing = [name for name in columns if name not in found.names]
-    if missing:
-        known = ", ".join(found.names)
-        raise NotFoundError(f"column {missing[0]!r} not found; there are {known}")
+    _check_names(columns, found.names)
     return StructType([found[name] for name in columns])
+
+
+def _check_names(columns: Sequence[str], known: Sequence[str]) -> None:
+    missing = [name for name in columns if name not in known]
+    if missing:
+        raise NotFoundError(f"column {missing[0]!r} not found; there are {', '.join(known)}")
 
 
 def schema(options: SourceOptions) -> StructType:
@@ -135,10 +141,19 @@ class _Pushed(_Reader):
 class ServerReader(_Reader):
     """Reads by DoGet, row groups dealt to tasks."""
 
+    def __init__(self, options: SourceOptions, wanted: StructType) -> None:
+        super().__init__(options, wanted)
+        self.is_files = not is_server(options.url) and not is_table(self.options.url)
+        """True if a loader of this process reads files, whose directories may be keys."""
+        if self.is_files:
+            _check_texts(self.options.url, _texts(wanted))
+
     def partitions(self) -> Sequence[InputPartition]:
         """The parts, of one version of the dataset."""
         with _rows(self.options) as (connection, dataset):
             found = connection.rows(dataset, columns=self.wanted.names, filter=self.filter())
+        if self.is_files and "timestamp" in self.wanted.simpleString():
+            _tell(islice(_unopened(self.options.url), _MOST_SEARCHED), self.wanted.names, long_column, _LONG_TIMES)
         parts = min(self.options.parts or _PARTS, max(found.row_groups, 1))
         return [_Part((part, parts), found.fingerprint) for part in range(parts)]
 
@@ -175,44 +190,77 @@ def _place(url: str) -> str:
     return url if "://" in url and not url.startswith("file:") else str(local(url))
 
 
-def _files(url: str) -> Any:
-    place = _place(url)
+def _listed(url: str) -> Listing:
     try:
-        found = _found(place, "hive")
+        return listed(_place(url))
     except FileNotFoundError as error:
         raise NotFoundError(f"{shown(url)} not found") from error
-    typed = _typed(found)
-    return found if typed is None else _found(place, typed)
 
 
-def _found(place: str, partitioning: Any = None) -> Any:
+def _files(url: str, texts: Collection[str] = ()) -> Any:
+    """The files at ``url``, with text for the keys ``texts``; ``None`` if a loader has to see to it which files these are."""
+    listing = _listed(url)
+    if not listing.is_plain:
+        return None
+    try:
+        found = _found(listing, "hive")
+        typed = _typed(found, listing, texts)
+        return found if typed is None else _found(listing, typed)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{shown(url)}: {error}") from error
+
+
+def _found(listing: Listing, partitioning: Any = None) -> Any:
     import pyarrow.dataset as ds  # takes half a second, for pandas
 
     # INT96 in nanoseconds, pyarrow's default, wraps around beyond the years 1677 to 2262. Spark has microseconds.
     parquet = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
-    return ds.dataset(place, format=parquet, partitioning=partitioning)
+    return ds.dataset(
+        listing.files,
+        format=parquet,
+        filesystem=listing.system,
+        partitioning=partitioning,
+        partition_base_dir=listing.base,
+    )
 
 
-def _typed(found: Any) -> Any:
-    """The partitioning of ``found`` with dates for keys of dates alone, as in Spark, and integers for those of wide integers.
+def _typed(found: Any, listing: Listing, texts: Collection[str]) -> Any:
+    """The partitioning of ``found`` with dates for keys of dates alone, as in Spark, integers for those of wide integers, and
+    text for ``texts``.
 
-    ``None`` if there are none of both.
+    ``None`` if there are none of these.
     """
     import pyarrow.dataset as ds
 
     fields = {field.name: field.type for field in found.partitioning.schema}
-    texts: dict[str, set[str]] = {name: set() for name, kind in fields.items() if pa.types.is_string(kind)}
-    for file in found.get_fragments() if texts else ():
-        for name, value in ds.get_partition_keys(file.partition_expression).items():
-            if name in texts and value is not None:
-                texts[name].add(value)
     kinds = [(_is_date, pa.date32()), (_is_integer, pa.int64())]
-    better = {
-        name: kind for name, values in texts.items() for is_one, kind in kinds if values and all(map(is_one, values))
-    }
+    better = {name: pa.string() for name in listing.keys.keys() & texts}
+    for name, inferred in fields.items():
+        values = listing.keys.get(name, set())
+        for is_one, kind in kinds if values and name not in texts and pa.types.is_string(inferred) else ():
+            if all(map(is_one, values)):
+                better[name] = kind
     if not better:
         return None
     return ds.partitioning(pa.schema([(name, better.get(name, kind)) for name, kind in fields.items()]), flavor="hive")
+
+
+def _texts(wanted: StructType) -> list[str]:
+    """The columns that are to be text, whatever they look like."""
+    return [field.name for field in wanted if isinstance(field.dataType, StringType)]
+
+
+def _check_texts(url: str, texts: Collection[str]) -> None:
+    """Refuses keys that are to be ``texts`` where a loader reads integers, whose text is another one."""
+    keys = _listed(url).keys if texts else {}
+    for name in keys.keys() & texts:
+        other = next((value for value in sorted(keys[name]) if _is_integer(value) and str(int(value)) != value), None)
+        if other is not None and all(map(_is_integer, keys[name])):
+            raise UnsupportedError(
+                f"column {name!r} of {shown(url)} is text by the schema, and {name}={other} would come as {str(int(other))!r}: "
+                "with filter, or where files differ in their columns, keys are integers if all their values are; leave filter "
+                f"out, or take {name!r} as bigint"
+            )
 
 
 def _is_integer(text: str) -> bool:
@@ -232,7 +280,7 @@ def _plain(url: str) -> Any:
         return None
     try:
         found = _files(url)
-        return found if _uniform(found) else None
+        return found if found is not None and _uniform(found) else None
     # A key of directories is a column of the files, too, of another type, or it has no values; or a file is no Parquet.
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         return None
@@ -242,8 +290,10 @@ def _unopened(place: str) -> Iterator[Any]:
     """All files of a directory, as pyarrow's fragments of Parquet, though some may be no Parquet."""
     import pyarrow.dataset as ds
 
+    listing = listed(place)
     # With a schema given, pyarrow opens no file here.
-    yield from ds.dataset(place, schema=pa.schema([]), format="parquet").get_fragments()
+    found = ds.dataset(listing.files, schema=pa.schema([]), format="parquet", filesystem=listing.system)
+    yield from found.get_fragments()
 
 
 def _schema(found: Any) -> pa.Schema:
@@ -261,15 +311,9 @@ def _uniform(dataset: Any) -> bool:
     fragments = list(dataset.get_fragments())
     keys = {name for file in fragments for name in ds.get_partition_keys(file.partition_expression)}
     with ThreadPoolExecutor(16) as pool:
-        schemas = pool.map(lambda fragment: fragment.physical_schema, fragments)
-        first = next(schemas, None)
-        if first is None:
-            return True
-        return not keys & set(first.names) and _alike(first, schemas)
-
-
-def _alike(first: pa.Schema, schemas: Iterable[pa.Schema]) -> bool:
-    return all(first.equals(schema, check_metadata=False) for schema in schemas)
+        columns = pool.map(own_columns, fragments)
+        first = next(columns)
+        return not keys & set(first[0].names) and all(first == own for own in columns)
 
 
 class FilesReader(_Reader):
@@ -278,19 +322,27 @@ class FilesReader(_Reader):
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
         super().__init__(options, wanted)
         # The columns as planned: a file that is added meanwhile may come first, and have others.
-        self.stored = _schema(_files(self.options.url)).remove_metadata()
+        self.stored = _schema(self._found()).remove_metadata()
+        _check_names(wanted.names, self.stored.names)
+
+    def _found(self) -> Any:
+        found = _files(self.options.url, _texts(self.wanted))
+        if found is None:
+            raise _changed(self.options.url)  # since this reader was chosen for them
+        return found
 
     def partitions(self) -> Sequence[InputPartition]:
         """Row groups, dealt to tasks in consecutive runs."""
-        found = _files(self.options.url)
+        found = self._found()
         files = list(found.get_fragments())
         # Before the footers are read: a later change is another version than the planned one.
         versions = _versions(files)
         groups = [group for file in files for group in file.split_by_row_group()]
-        schemas = [file.physical_schema for file in files]
-        if not _alike(self.stored, [_schema(found)]) or (schemas and not _alike(schemas[0], schemas)):
-            raise _changed(self.options.url)  # since this reader was chosen for them
-        self._tell_days(files)
+        columns = [own_columns(file) for file in files]
+        if self.stored != _schema(found).remove_metadata() or any(own != columns[0] for own in columns):
+            raise _changed(self.options.url)
+        _tell(files, self.wanted.names, old_column, _DAYS)
+        _tell(files, self.wanted.names, long_column, _LONG_TIMES)
         groups = [group for group in groups if group.row_groups]
         parts = min(self.options.parts or len(groups), len(groups))
         bounds = [len(groups) * part // max(parts, 1) for part in range(parts + 1)]
@@ -313,23 +365,34 @@ class FilesReader(_Reader):
                     yield conform(batch, target)
             self._check(group, partition)
 
-    def _tell_days(self, files: Iterable[Any]) -> None:
-        """Warns, once, of days on the calendar of before 1582: whoever reads them as Parquet has Spark change them."""
-        for file in files:
-            if (column := old_column(file.metadata, self.wanted.names)) is not None:
-                _log.warning(
-                    "file %s, column %s: days before 1582-10-15 or times before 1900 are on Spark's legacy calendar; they come as "
-                    "stored, where spark.read.parquet gives other days. Write the data anew with "
-                    "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED",
-                    file.path,
-                    column,
-                )
-                return
-
     def _check(self, group: Any, partition: _Part) -> None:
         """Checks that the file of a row group is the one that was planned."""
         if _versions([group]) != _of([group], partition.versions):
             raise _changed(self.options.url)
+
+
+_DAYS = (
+    "file %s, column %s: days before 1582-10-15 or times before 1900 are on Spark's legacy calendar; they come as stored, where "
+    "spark.read.parquet gives other days. Write the data anew with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
+)
+_LONG_TIMES = (
+    "file %s, column %s: times of INT96 before 1900, if there are any, are on Spark's legacy calendar; they come as stored, where "
+    "spark.read.parquet gives other times. Write the data anew with spark.sql.parquet.int96RebaseModeInWrite=CORRECTED"
+)
+
+
+def _tell(
+    files: Iterable[Any], columns: Sequence[str], found: Callable[[Any, Sequence[str]], str | None], what: str
+) -> None:
+    """Warns, once, of values on the calendar of before 1582: whoever reads them as Parquet has Spark change them."""
+    for file in files:
+        try:
+            column = found(file.metadata, columns)
+        except pa.ArrowInvalid:  # no Parquet: no reader takes columns from it
+            continue
+        if column is not None:
+            _log.warning(what, file.path, column)
+            return
 
 
 def _of(groups: Sequence[Any], versions: Mapping[str, _Version]) -> dict[str, _Version]:

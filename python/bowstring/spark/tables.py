@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from bowstring.spark.listing import opened
+
 __all__ = ["is_table", "log_of"]
 
 _DELTA, _HUDI, _ICEBERG = "_delta_log", ".hoodie", "metadata"
@@ -28,7 +30,7 @@ def is_table(place: str) -> bool:
     """True if there is a table anywhere below a path or a store's URL: whose log pyarrow does not read."""
     from pyarrow import fs  # takes long, and writers do not need it
 
-    system, base = fs.FileSystem.from_uri(place) if "://" in place else (fs.LocalFileSystem(), place)
+    system, base = opened(place)
     if system.get_file_info(base).type == fs.FileType.File:
         return False
     found = system.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from bowstring.paths import local_path
+from bowstring.paths import is_hidden, local_path
 from bowstring.petastorm._lazy import needed
 
 __all__ = ["INDEX_KEY", "ROW_GROUPS_KEY", "SCHEMA_KEY", "Folder"]
@@ -48,7 +48,7 @@ class Folder:
         found = self._fs.get_file_info(fs.FileSelector(self.path, recursive=True))
         prefix = len(self.path.rstrip("/")) + 1
         paths = [info.path[prefix:] for info in found if info.is_file]
-        return sorted(path for path in paths if not any(part[0] in "._" for part in path.split("/")))
+        return sorted(path for path in paths if not any(map(is_hidden, path.split("/"))))
 
     def footer(self, path: str) -> Any:
         """The footer of a file in the folder."""
