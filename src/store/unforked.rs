@@ -122,8 +122,10 @@ mod tests {
         // SAFETY: the child only waits for its end.
         let child = unsafe {
             let child = libc::fork();
-            while child == 0 {
-                libc::pause();
+            if child == 0 {
+                loop {
+                    libc::pause();
+                }
             }
             child
         };

@@ -21,6 +21,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from bowstring.against.photos import Photos
 from bowstring.errors import ConfigError
+from bowstring.paths import is_hidden
 
 __all__ = ["RowGroups"]
 
@@ -119,12 +120,12 @@ class RowGroups(IterableDataset[dict[str, Any]]):
 
 
 def found(urls: Iterable[str]) -> list[str]:
-    """The files of directories and patterns; names that begin with a dot or an underscore are not data."""
+    """The files of directories and patterns; hidden names are not data."""
     files: list[str] = []
     for url in urls:
         for place in map(pathlib.Path, sorted(glob.glob(url.removeprefix("file://")))):
             inside = sorted(place.rglob("*.parquet")) if place.is_dir() else [place]
-            files += [str(one) for one in inside if not any(part[0] in "._" for part in one.relative_to(place).parts)]
+            files += [str(one) for one in inside if not any(map(is_hidden, one.relative_to(place).parts))]
     if not files:
         raise ConfigError(
             f"option against: {', '.join(urls)} has no file that ends in .parquet, which pyarrow is given here"
