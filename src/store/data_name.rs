@@ -5,7 +5,7 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::glob;
 use super::place::Place;
-use super::walk::{LEAST_BYTES, is_end};
+use super::walk::{LEAST_BYTES, is_end, is_staged};
 use crate::error::{Error, Result};
 
 /// End of the names of objects with which Hadoop's older stores mark a directory.
@@ -14,7 +14,9 @@ const FOLDER: &str = "_$folder$";
 /// Returns true if a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
 pub(super) fn is_data(below: &str, named: usize) -> bool {
     let parts: Vec<&str> = below.split('/').collect();
-    let Some(name) = parts.last() else { return false };
+    let Some(&name) = parts.last() else { return false };
+    // The number that `object_store` appends while it writes is no part of an extension.
+    let name = if is_staged(name) { name.split_once('#').map_or(name, |(name, _)| name) } else { name };
     let file_named = named == parts.len();
     !parts.iter().skip(named).any(|part| glob::is_hidden(part))
         && (file_named || extension(name).is_none_or(is_parquet))
@@ -85,12 +87,21 @@ mod tests {
 
     #[test]
     fn hidden_and_foreign_files_are_no_data() {
-        for data in ["a.parquet", "x/b.PQ", "part-0001", "_k=1/a.parquet"] {
+        for data in ["a.parquet", "x/b.PQ", "part-0001", "_k=1/a.parquet", "x.parquet#1", "x/b.parquet#12", "part#7"] {
             assert!(is_data(data, 0), "{data}");
         }
-        for other in
-            ["_SUCCESS", "_metadata", "._SUCCESS.crc", ".a.parquet.crc", "README.md", "_tmp/a.parquet", ".x/a.parquet"]
-        {
+        for other in [
+            "_SUCCESS",
+            "_metadata",
+            "._SUCCESS.crc",
+            ".a.parquet.crc",
+            "README.md",
+            "_tmp/a.parquet",
+            ".x/a.parquet",
+            "README.md#1",
+            "_a.parquet#1",
+            "a.parquet#x",
+        ] {
             assert!(!is_data(other, 0), "{other}");
         }
         assert!(is_data("_tmp/a.dat", 2), "what a pattern names is taken");

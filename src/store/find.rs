@@ -542,4 +542,26 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
         }
     }
+    #[tokio::test]
+    async fn a_whole_file_by_the_name_of_one_being_written_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_str().unwrap();
+        let options = BTreeMap::new();
+        std::fs::create_dir(folder.path().join("x")).unwrap();
+        std::fs::write(folder.path().join("a.parquet"), "PAR1 rows PAR1").unwrap();
+        for (url, name) in [
+            (root.to_owned(), "x.parquet#1"),
+            (root.to_owned(), "x/b.parquet#12"),
+            (format!("{root}/x*"), "x/b.parquet#12"),
+        ] {
+            let urls = [root.to_owned()];
+            let path = folder.path().join(name);
+            std::fs::write(&path, "PAR1 rows of it").unwrap();
+            assert_eq!(find(&urls, Access::from(&options), 10).await.unwrap().files.len(), 1, "{name}");
+            std::fs::write(&path, "PAR1 rows PAR1").unwrap();
+            let said = find(&[url], Access::from(&options), 10).await.unwrap_err().to_string();
+            assert!(said.contains(name) && said.contains("rename"), "{said}");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
 }
