@@ -3,10 +3,11 @@
 //! Flags override the JSON file of `--options`, and both are read as one [`LoaderOptions`], so that a name, a type and a
 //! default exist once, in the library.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser};
 use serde_json::{Map, Value, json};
@@ -127,6 +128,8 @@ fn flag(entry: &'static OptionEntry, heading: &'static str) -> Option<Arg> {
         .action(if kind.is_list() { ArgAction::Append } else { ArgAction::Set });
     Some(match kind {
         Kind::Choice(words) => arg.value_parser(PossibleValuesParser::new(words).map(Value::from)),
+        // Parsed after clap, which quotes what a parser refuses: it may be a secret.
+        Kind::Pairs => arg.value_parser(StringValueParser::new().map(Value::from)),
         // A flag that turns something on needs no value.
         Kind::Switch if entry.default == "false" => arg
             .value_parser(move |text: &str| kind.parse(text))
@@ -182,9 +185,22 @@ impl<const PART: u8> FromArgMatches for Flags<PART> {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for entry in Self::entries() {
             let Some(values) = matches.get_many::<Value>(entry.name) else { continue };
-            if let Some(value) = values.cloned().reduce(joined) {
+            let is_of_variable = matches.value_source(entry.name) == Some(ValueSource::EnvVariable);
+            let mut read = Vec::new();
+            for value in values {
+                read.push(match value.as_str() {
+                    Some(text) if entry.kind == Kind::Pairs => entry.kind.parse(text).map_err(|problem| {
+                        let flag = || entry.flag().map(|flag| format!("--{flag}"));
+                        let given = if is_of_variable { entry.variable() } else { flag() };
+                        let problem = format!("{}: {problem}", given.as_deref().unwrap_or(entry.name));
+                        clap::Error::raw(ErrorKind::ValueValidation, problem)
+                    })?,
+                    _ => value.clone(),
+                });
+            }
+            if let Some(value) = read.into_iter().reduce(joined) {
                 self.values.insert(entry.name.to_owned(), value);
-                if matches.value_source(entry.name) == Some(ValueSource::EnvVariable) {
+                if is_of_variable {
                     self.of_variables.insert(entry.name);
                 }
             }
@@ -334,6 +350,18 @@ fn read(path: &Path) -> Result<Map<String, Value>> {
     }
 }
 
+/// The options of stores in `given`, texts that clap has not parsed: it quotes what a parser refuses, which may be a secret.
+///
+/// # Errors
+/// [`Error::Config`] for a text that has a part without its key.
+pub(crate) fn storage_options(given: &[String]) -> Result<BTreeMap<String, String>> {
+    let wrong = |problem| Error::config("storage_options", problem);
+    let values: Vec<Value> = given.iter().map(|text| Kind::Pairs.parse(text).map_err(wrong)).collect::<Result<_>>()?;
+    let all = values.into_iter().reduce(joined).unwrap_or_else(|| json!({}));
+    serde_json::from_value(all).map_err(|error| wrong(error.to_string()))
+}
+
+#[cfg(feature = "convert")]
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
@@ -427,6 +455,28 @@ mod tests {
         assert!(LoaderArgs::try_parse_from(["x", "u", "--seed=1", "--seed=2"]).is_err());
         let error = LoaderArgs::try_parse_from(["x", "u", "--batch-size=-1"]).unwrap_err().to_string();
         assert!(error.contains("is not a whole number from 1 to"), "{error}");
+    }
+
+    #[test]
+    fn options_of_stores_may_have_commas_and_are_never_quoted() {
+        for flag in ["--storage-options", "--cache-peer-options"] {
+            let given = |text: &str| LoaderArgs::try_parse_from(["x", "u", flag, text]);
+            let options = given("token=sEc,ReT,region=x").unwrap().options().unwrap();
+            let pairs = if flag == "--storage-options" { options.storage_options } else { options.cache_peer_options };
+            let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            assert_eq!(pairs, [("region", "x"), ("token", "sEc,ReT")]);
+            for text in ["sEcReT", "sEcReT,token=x", "token=x,=sEcReT"] {
+                let problem = given(text).unwrap_err();
+                assert_eq!(problem.kind(), ErrorKind::ValueValidation);
+                let problem = problem.to_string();
+                assert!(problem.contains(&format!("{flag}: write KEY=VALUE")) && !problem.contains("sEc"), "{problem}");
+            }
+        }
+        let given = ["a=1,2".to_owned(), "b=3".to_owned()];
+        assert_eq!(storage_options(&given).unwrap().into_values().collect::<Vec<_>>(), ["1,2", "3"]);
+        assert!(storage_options(&[]).unwrap().is_empty());
+        let problem = storage_options(&["sEcReT".to_owned()]).unwrap_err().to_string();
+        assert!(problem.contains("storage_options") && !problem.contains("sEcReT"), "{problem}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::store::at_home;
 use crate::store::cache::{self, CachePlace, Removed, Status, Unstored, Verified};
 use crate::store::{FileOptions, FileSystem};
 
+use crate::cli::args::storage_options;
 use crate::cli::bar::{Bar, Counts, Seen, Unit};
 #[cfg(feature = "flight")]
 use crate::cli::cache_serve;
@@ -52,9 +53,9 @@ enum What {
 struct Uploaded {
     #[command(flatten)]
     place: Place,
-    /// Options of the stores, as when it was saved, e.g. aws_region=eu-central-1; separated by commas
-    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair, hide_env_values = true)]
-    storage_options: Vec<(String, String)>,
+    /// Options of the stores, as when it was saved, e.g. aws_region=eu-central-1; separated by commas, a part without = belongs to the value before it
+    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", hide_env_values = true)]
+    storage_options: Vec<String>,
 }
 
 #[derive(Debug, Parser)]
@@ -133,7 +134,7 @@ fn upload(given: &Uploaded, out: &mut Out) -> Outcome {
     let before = cache::status(&path)?.saves;
     let place = path.to_str().ok_or_else(|| Error::config("cache", "its name is not Unicode"))?.to_owned();
     let files = FileSystem::new(FileOptions {
-        storage_options: given.storage_options.iter().cloned().collect(),
+        storage_options: storage_options(&given.storage_options)?,
         cache: Some(CachePlace { place, ..CachePlace::default() }),
         ..FileOptions::default()
     })?;

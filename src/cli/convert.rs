@@ -12,6 +12,7 @@ use crate::dataset::filter::Filter;
 use crate::store::{at_home, path_at_home};
 use crate::{Error, Result};
 
+use crate::cli::args::storage_options;
 use crate::cli::bar::{Bar, Seen, Unit};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::out::{Failure, Out, Outcome, tell};
@@ -95,9 +96,9 @@ pub(crate) struct ReadArgs {
     /// Memory for everything in flight [default: 512MiB]
     #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::cli::args::bytes, hide_env_values = true)]
     memory_budget: Option<u64>,
-    /// Options of the stores that are read, e.g. aws_region=eu-central-1; separated by commas
-    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair, hide_env_values = true)]
-    storage_options: Vec<(String, String)>,
+    /// Options of the stores that are read, e.g. aws_region=eu-central-1; separated by commas, a part without = belongs to the value before it
+    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", hide_env_values = true)]
+    storage_options: Vec<String>,
     /// Limits against hostile files, e.g. max_record_bytes=1GiB; separated by commas
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair)]
     limits: Vec<(String, String)>,
@@ -113,7 +114,7 @@ impl ReadArgs {
             schema,
             jobs: self.jobs,
             memory_budget: self.memory_budget.unwrap_or(default.memory_budget),
-            storage_options: self.storage_options.iter().cloned().collect(),
+            storage_options: storage_options(&self.storage_options)?,
             limits: limits(&self.limits)?,
             ..default
         })

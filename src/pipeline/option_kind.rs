@@ -1,8 +1,9 @@
 //! The possible values of an option, as JSON and as text: of a flag, an environment variable, a document.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Maximum characters of a value shown in an error.
 const SHOWN: usize = 64;
@@ -31,7 +32,7 @@ pub enum Kind {
     Names,
     /// Numbers; as text they are separated by commas.
     Numbers,
-    /// Texts by name, which may be secret; as text `key=value`, separated by commas.
+    /// Texts by name, which may be secret; as text `key=value`, separated by commas. A part without `=` belongs to the value before it.
     Pairs,
     /// A filter: an expression, or tuples.
     Filter,
@@ -116,7 +117,7 @@ impl Kind {
                 let numbers: Result<Vec<f64>, _> = parts().map(str::parse).collect();
                 json!(numbers.map_err(|_| wrong())?)
             }
-            Self::Pairs => Value::Object(parts().map(pair).collect::<Result<Map<_, _>, _>>()?),
+            Self::Pairs => json!(pairs(text)?),
             Self::Structure => word_or_json(text)?,
         };
         self.problem(&value).map_or(Ok(value), Err)
@@ -152,12 +153,28 @@ fn shown(value: &Value) -> String {
     }
 }
 
-fn pair(text: &str) -> Result<(String, Value), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), json!(value))),
-        // The text may be a secret that lost its key.
-        _ => Err("write KEY=VALUE, separated by commas".to_owned()),
+/// The values of `text` by key. Secrets and lists of hosts have commas in them: a part without `=` goes on with the value before it.
+fn pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    let mut commas = 0;
+    for part in text.split(',').map(str::trim_end) {
+        match (part.split_once('='), pairs.last_mut()) {
+            (Some((key, value)), _) if !key.trim().is_empty() => {
+                pairs.push((key.trim().to_owned(), value.to_owned()));
+                commas = 0;
+            }
+            (None, _) if part.is_empty() => {}
+            (None, Some((_, value))) => {
+                value.push_str(&",".repeat(commas));
+                value.push_str(part);
+                commas = 0;
+            }
+            // The text may be a secret that lost its key.
+            _ => return Err("write KEY=VALUE, separated by commas".to_owned()),
+        }
+        commas += 1;
     }
+    Ok(pairs.into_iter().collect())
 }
 
 /// JSON, or a single word, which needs no quotes.
@@ -220,7 +237,9 @@ mod tests {
             (Kind::Choice(&["pad", "drop"]), "drop", json!("drop")),
             (Kind::Names, "a, b,", json!(["a", "b"])),
             (Kind::Numbers, "1,0.5", json!([1.0, 0.5])),
-            (Kind::Pairs, "region=x, key=a=b", json!({"region": "x", "key": "a=b"})),
+            (Kind::Pairs, "region=x, key=a=b,", json!({"region": "x", "key": "a=b"})),
+            (Kind::Pairs, "key=a,b, c,,d , region=x", json!({"key": "a,b, c,,d", "region": "x"})),
+            (Kind::Pairs, "", json!({})),
             (Kind::Structure, "mask", json!("mask")),
             (Kind::Structure, r#"{"fill": 0}"#, json!({"fill": 0})),
         ] {
@@ -236,7 +255,9 @@ mod tests {
         ] {
             assert_eq!(kind.parse(text), Err(problem.to_owned()), "{kind:?} {text}");
         }
-        assert!(!Kind::Pairs.parse("s3cr3t").unwrap_err().contains("s3cr3t"));
+        for text in ["s3cr3t", "s3cr3t,region=x", "region=x,=s3cr3t"] {
+            assert!(!Kind::Pairs.parse(text).unwrap_err().contains("s3cr3t"), "{text}");
+        }
         assert!(!Kind::Pairs.problem(&json!({"key": ["s3cr3t"]})).unwrap().contains("s3cr3t"));
         assert!(Kind::Text.problem(&json!(vec![9; 1000])).unwrap().len() < 100);
     }

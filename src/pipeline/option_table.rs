@@ -146,7 +146,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("ref", Text, "", Dataset, Never, "branch or tag of an Iceberg table", "main"),
     entry("timestamp", Text, "", Dataset, Never, "read a table as of this time, in UTC unless it has a zone", "2026-01-31 12:30:00"),
     entry("decode", Switch, "true", Dataset, Asked, "decode cells by the schema stored in the dataset, bowstring's or Petastorm's", ""),
-    entry("storage_options", Pairs, "", Dataset, Never, "options of the store, under object_store's names", "aws_region=eu-central-1"),
+    entry("storage_options", Pairs, "", Dataset, Never, "options of the store, under object_store's names; as text separated by commas, a part without = belongs to the value before it", "aws_region=eu-central-1"),
     entry("mounts", Text, "", Dataset, Never, "TOML file of the stores that bow:// addresses lead to, each with options of its own", "/etc/bowstring/mounts.toml"),
     entry("index", Text, "auto", Dataset, Never, "source of file metadata: auto (an index beside the dataset, else the footers), none (the footers), or the address of an index", ""),
     entry("cache", Text, "", Dataset, Never, "cache for data of remote stores, shared by epochs and processes: a local directory, or memory", "/nvme/bowstring"),
