@@ -233,7 +233,7 @@ impl<'a> Stores<'a> {
         }
         #[cfg(feature = "cloud")]
         if url.scheme() == hub::SCHEME {
-            return self.hub(&url, &shown);
+            return self.hub(&url, text, &shown);
         }
         if matches!(url.scheme(), "hdfs" | "viewfs") {
             return self.hdfs(&url, &shown);
@@ -273,13 +273,13 @@ impl<'a> Stores<'a> {
         Ok((place, path))
     }
 
-    /// The dataset of the Hub at `url`, shown in messages as `shown`, and the path within it.
+    /// The dataset of the Hub at `url`, typed as `text` and shown in messages as `shown`, and the path within it.
     #[cfg(feature = "cloud")]
-    fn hub(&mut self, url: &Url, shown: &str) -> Result<(Place, Path)> {
+    fn hub(&mut self, url: &Url, text: &str, shown: &str) -> Result<(Place, Path)> {
         if self.access.credentials.is_some() {
             keys::no_credentials(self.access.options)?;
         }
-        let (repo, path) = hub::Repo::parse(url, shown)?;
+        let (repo, path) = hub::Repo::parse(url, text, shown)?;
         let key = repo.prefix().to_owned();
         if let Some(place) = self.known.own.get(&key) {
             return Ok((place.clone(), path));

@@ -4,6 +4,7 @@ use object_store::path::Path;
 use url::Url;
 
 use crate::error::{Error, Result};
+use crate::store::percent;
 
 /// Scheme of the Hub's addresses.
 pub(in crate::store) const SCHEME: &str = "hf";
@@ -26,11 +27,11 @@ pub(in crate::store) struct Repo {
 }
 
 impl Repo {
-    /// Revision and path that `url` names; messages show it as `shown`. A slash in a revision is `%2F`, except in `refs/convert/...` and `refs/pr/...`.
+    /// Revision and path that `url`, typed as `text`, names; messages show it as `shown`. A slash in a revision is `%2F`, except in `refs/convert/...` and `refs/pr/...`.
     ///
     /// # Errors
     /// [`Error::Config`] if `url` is not an address of a dataset.
-    pub(in crate::store) fn parse(url: &Url, shown: &str) -> Result<(Self, Path)> {
+    pub(in crate::store) fn parse(url: &Url, text: &str, shown: &str) -> Result<(Self, Path)> {
         let wrong = |what: &str| {
             let problem = format!("{what}; datasets of the Hub are hf://datasets/owner/name@revision/path");
             Error::config("urls", problem)
@@ -49,10 +50,8 @@ impl Repo {
         }
         // A reference has slashes in it.
         let whole = revision.map(|revision| format!("{revision}/{rest}"));
-        let (revision, rest) = match whole.as_deref().and_then(reference) {
-            Some((revision, rest)) => (Some(revision), rest),
-            None => (revision, rest),
-        };
+        let referred = whole.as_deref().and_then(reference);
+        let (revision, rest) = referred.map_or((revision, rest), |(revision, rest)| (Some(revision), rest));
         let decoded = |text: &str| Path::from_url_path(text).map_err(|error| wrong(&format!("{shown}: {error}")));
         let path = decoded(rest)?;
         let id = format!("{owner}/{name}");
@@ -60,11 +59,16 @@ impl Repo {
             let prefix = format!("{SCHEME}://datasets/{id}/");
             return Ok((Self { id, revision: MAIN.to_owned(), prefix }, path));
         };
+        // Addresses of files begin with it as it is written: they are compared with the address that led to them, and read again. A URL
+        // encodes letters that are typed.
+        let typed = text.splitn(6, '/').nth(4).and_then(|named| Some(named.split_once('@')?.1));
+        let typed = typed.filter(|typed| referred.is_none() && percent::decoded(typed) == percent::decoded(revision));
+        let written = typed.unwrap_or(revision).to_owned();
         let revision = decoded(revision)?.to_string();
         if revision.is_empty() {
             return Err(wrong(&format!("{shown} has an empty revision")));
         }
-        let prefix = format!("{SCHEME}://datasets/{id}@{revision}/");
+        let prefix = format!("{SCHEME}://datasets/{id}@{written}/");
         let revision = if revision == CONVERTED.1 { CONVERTED.0.to_owned() } else { revision };
         Ok((Self { id, revision, prefix }, path))
     }
@@ -100,7 +104,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<(Repo, Path)> {
-        Repo::parse(&Url::parse(text).unwrap(), text)
+        Repo::parse(&Url::parse(text).unwrap(), text, text)
     }
 
     #[test]
@@ -109,7 +113,17 @@ mod tests {
             ("hf://datasets/o/n", "main", "", "hf://datasets/o/n/"),
             ("hf://datasets/o/n/a/b.parquet", "main", "a/b.parquet", "hf://datasets/o/n/"),
             ("hf://datasets/o/n@v1.0/a%20b", "v1.0", "a b", "hf://datasets/o/n@v1.0/"),
-            ("hf://datasets/o/n@a%2Fb/c", "a/b", "c", "hf://datasets/o/n@a/b/"),
+            ("hf://datasets/o/n@a%2Fb/c", "a/b", "c", "hf://datasets/o/n@a%2Fb/"),
+            ("hf://datasets/o/n@100%25%3F/c", "100%?", "c", "hf://datasets/o/n@100%25%3F/"),
+            ("hf://datasets/o/n@%C3%BC/c", "ü", "c", "hf://datasets/o/n@%C3%BC/"),
+            ("hf://datasets/o/n@ü/c", "ü", "c", "hf://datasets/o/n@ü/"),
+            ("hf://datasets/o/./n@x%2Fy/c", "x/y", "c", "hf://datasets/o/n@x%2Fy/"),
+            (
+                "hf://datasets/o/n@refs%2Fconvert%2Fparquet/c",
+                "refs/convert/parquet",
+                "c",
+                "hf://datasets/o/n@refs%2Fconvert%2Fparquet/",
+            ),
             ("hf://datasets/o/n@refs/pr/12/c/d", "refs/pr/12", "c/d", "hf://datasets/o/n@refs/pr/12/"),
             (
                 "hf://datasets/o/n@refs/convert/parquet",
@@ -127,6 +141,9 @@ mod tests {
             let (repo, found) = parse(text).unwrap();
             assert_eq!((repo.id.as_str(), repo.revision.as_str()), ("o/n", revision), "{text}");
             assert_eq!((found.as_ref(), repo.prefix()), (path, prefix), "{text}");
+            // What is found there has an address of the same revision.
+            let (again, file) = parse(&format!("{prefix}d/e.parquet")).unwrap();
+            assert_eq!((again, file.as_ref()), (repo, "d/e.parquet"), "{text}");
         }
         let commit = "0123456789abcdef0123456789abcdef01234567";
         assert_eq!(parse(&format!("hf://datasets/o/n@{commit}/x")).unwrap().0.commit(), Some(commit));
