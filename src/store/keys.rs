@@ -6,6 +6,13 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "cloud")]
+use object_store::ObjectStoreScheme;
+#[cfg(feature = "cloud")]
+use url::Url;
+
+#[cfg(feature = "cloud")]
+use super::profile::is_region;
 use crate::error::{Error, Result};
 use crate::nearest::nearest;
 
@@ -131,6 +138,61 @@ pub(super) fn check_headers(settings: &[(String, String)]) -> Result<()> {
     Err(Error::config("storage_options", problem))
 }
 
+/// Refuses addresses and regions of `cloud` among `settings` that no request can have: object_store would panic. Those of services that give
+/// credentials are not asked if a provider gives some, which is `provided`.
+///
+/// # Errors
+/// [`Error::Config`] naming the key.
+#[cfg(feature = "cloud")]
+pub(super) fn check_addresses(cloud: Cloud, settings: &[(String, String)], provided: bool) -> Result<()> {
+    use object_store::aws::AmazonS3ConfigKey as S3;
+    use object_store::azure::AzureConfigKey as Azure;
+    use object_store::gcp::GoogleConfigKey as Google;
+
+    let wrong = |key: &str, what: &str| {
+        let problem = format!("{key:?}, of storage_options, a variable or a profile, is no {what}");
+        Err(Error::config("storage_options", problem))
+    };
+    let is_whole = |(key, _): &(String, String)| {
+        let name = key.to_ascii_lowercase();
+        match cloud {
+            Cloud::S3 => matches!(name.parse(), Ok(S3::AccessKeyId | S3::SecretAccessKey | S3::SkipSignature)),
+            Cloud::Google => false,
+            Cloud::Azure => {
+                matches!(name.parse(), Ok(Azure::AccessKey | Azure::SasKey | Azure::Token | Azure::SkipSignature))
+            }
+        }
+    };
+    let asks = !provided && !settings.iter().any(is_whole);
+    for (key, value) in settings {
+        let name = key.to_ascii_lowercase();
+        let is_address = match cloud {
+            Cloud::S3 => match name.parse() {
+                Ok(S3::Endpoint | S3::S3Endpoint) => true,
+                Ok(S3::StsEndpoint | S3::MetadataEndpoint | S3::ContainerCredentialsFullUri) => asks,
+                // Some set a variable to nothing where the server has no regions.
+                Ok(S3::Region | S3::DefaultRegion) if !value.is_empty() && !is_region(value) => {
+                    return wrong(key, "region, such as eu-west-1");
+                }
+                _ => false,
+            },
+            Cloud::Google => matches!(name.parse(), Ok(Google::BaseUrl)),
+            Cloud::Azure => match name.parse() {
+                Ok(Azure::Endpoint) => true,
+                Ok(Azure::AuthorityHost | Azure::MsiEndpoint) => asks,
+                _ => false,
+            },
+        };
+        // object_store appends to it.
+        let url = Url::parse(&format!("{value}/")).ok().filter(|_| value.bytes().all(|byte| byte.is_ascii_graphic()));
+        let is_one = url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        if is_address && !is_one {
+            return wrong(key, "address with its scheme, such as http://localhost:9000");
+        }
+    }
+    Ok(())
+}
+
 /// Returns true if `key` is a name of a credential.
 #[cfg(feature = "cloud")]
 pub(super) fn is_credential(key: &str) -> bool {
@@ -155,6 +217,25 @@ pub(super) enum Cloud {
 #[cfg(feature = "cloud")]
 impl Cloud {
     const ALL: [Self; 3] = [Self::S3, Self::Google, Self::Azure];
+
+    /// The cloud of stores of `scheme`, if they are of one.
+    pub(super) fn of(scheme: &ObjectStoreScheme) -> Option<Self> {
+        match scheme {
+            ObjectStoreScheme::AmazonS3 => Some(Self::S3),
+            ObjectStoreScheme::GoogleCloudStorage => Some(Self::Google),
+            ObjectStoreScheme::MicrosoftAzure => Some(Self::Azure),
+            _ => None,
+        }
+    }
+
+    /// Start of the names of its variables.
+    pub(super) fn start(self) -> &'static str {
+        match self {
+            Self::S3 => "AWS_",
+            Self::Google => "GOOGLE_",
+            Self::Azure => "AZURE_",
+        }
+    }
 
     /// Returns true if `key` is a name of one of its credentials.
     pub(super) fn is_credential(self, key: &str) -> bool {
@@ -339,6 +420,44 @@ mod tests {
         assert!(check_headers(&settings("abc")).is_ok());
         let problem = check_headers(&settings("sEcReT\n")).unwrap_err().to_string();
         assert!(problem.contains("AWS_SESSION_TOKEN") && !problem.contains("sEcReT"), "{problem}");
+    }
+
+    #[test]
+    fn an_address_that_no_request_can_have_is_told_by_its_key() {
+        let told = |cloud, key: &str, value: &str, provided| {
+            let settings = [(key.to_owned(), value.to_owned())];
+            check_addresses(cloud, &settings, provided).err().map(|error| error.to_string())
+        };
+        for (cloud, key) in [
+            (Cloud::S3, "endpoint"),
+            (Cloud::S3, "AWS_ENDPOINT_URL"),
+            (Cloud::S3, "aws_endpoint_url_s3"),
+            (Cloud::Google, "google_base_url"),
+            (Cloud::Azure, "azure_endpoint"),
+        ] {
+            for good in ["http://localhost:9000", "https://h.example/a/", "http://[::1]:9000", "http://a_b"] {
+                assert_eq!(told(cloud, key, good, false), None, "{key} {good}");
+            }
+            for bad in
+                ["localhost:9000", "minio", "127.0.0.1:9000", "http://h:9 000", "http://h ", "", "s3://h", "http://"]
+            {
+                let problem = told(cloud, key, bad, false).unwrap();
+                assert!(
+                    problem.contains(&format!("{key:?}")) && problem.contains("http://localhost:9000"),
+                    "{problem}"
+                );
+            }
+        }
+        for (value, right) in [("eu-west-1", true), ("auto", true), ("", true), ("eu west", false), ("eu\nwest", false)]
+        {
+            assert_eq!(told(Cloud::S3, "AWS_REGION", value, false).is_none(), right, "{value:?}");
+        }
+        // The address of a service that is not asked, and of another cloud, is nobody's problem.
+        assert!(told(Cloud::S3, "AWS_ENDPOINT_URL_STS", "sts", false).is_some());
+        assert_eq!(told(Cloud::S3, "AWS_ENDPOINT_URL_STS", "sts", true), None);
+        let keys = ["AWS_ENDPOINT_URL_STS", "aws_access_key_id"].map(|key| (key.to_owned(), "sEcReT".to_owned()));
+        assert!(check_addresses(Cloud::S3, &keys, false).is_ok());
+        assert_eq!(told(Cloud::Azure, "aws_endpoint", "minio", true), None);
     }
 
     #[test]

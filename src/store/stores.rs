@@ -26,7 +26,7 @@ use super::mounts::{Mount, Mounts, Target, is_mounted};
 use super::multipart::Opened;
 use super::place::{MountedAt, Place, kept};
 #[cfg(feature = "cloud")]
-use super::profile::{self, Chosen};
+use super::profile;
 use super::registered::{self, is_registered};
 use super::remedy::advised;
 use crate::error::{Error, Result};
@@ -331,19 +331,20 @@ impl<'a> Stores<'a> {
     /// The store at `url`, whose addresses begin with `prefix`.
     #[cfg(feature = "cloud")]
     fn open(&self, url: &Url, scheme: &ObjectStoreScheme, prefix: &Arc<str>) -> Result<object_store::Result<Opened>> {
-        let settings = self.settings(url, scheme);
-        if let Some(source) = self.access.credentials {
+        let mut settings = self.settings(url, scheme);
+        let mut source = self.access.credentials.cloned();
+        if source.is_some() {
             keys::no_credentials(self.access.options)?;
-            return super::credentials::open(url, scheme, prefix, settings, Some(source));
-        }
-        if *scheme == ObjectStoreScheme::AmazonS3 {
+        } else if *scheme == ObjectStoreScheme::AmazonS3 {
             keys::check_headers(&settings)?;
-            let Chosen { source, settings: mut more } =
-                profile::choose(self.access.options, &|name| std::env::var_os(name))?;
-            more.extend(settings);
-            return super::credentials::open(url, scheme, prefix, more, source.as_ref());
+            let chosen = profile::choose(self.access.options, &|name| std::env::var_os(name))?;
+            settings.splice(..0, chosen.settings);
+            source = chosen.source;
         }
-        super::credentials::open(url, scheme, prefix, settings, None)
+        if let Some(cloud) = keys::Cloud::of(scheme) {
+            keys::check_addresses(cloud, &settings, source.is_some())?;
+        }
+        super::credentials::open(url, scheme, prefix, settings, source.as_ref())
     }
 
     /// The store at `url`, of this machine.
@@ -357,18 +358,13 @@ impl<'a> Stores<'a> {
     fn settings(&self, url: &Url, scheme: &ObjectStoreScheme) -> Vec<(String, String)> {
         let mut settings = Vec::new();
         #[cfg(feature = "cloud")]
-        if let Some((cloud, start)) = match scheme {
-            ObjectStoreScheme::AmazonS3 => Some((keys::Cloud::S3, "AWS_")),
-            ObjectStoreScheme::GoogleCloudStorage => Some((keys::Cloud::Google, "GOOGLE_")),
-            ObjectStoreScheme::MicrosoftAzure => Some((keys::Cloud::Azure, "AZURE_")),
-            _ => None,
-        } {
+        if let Some(cloud) = keys::Cloud::of(scheme) {
             // `vars` panics on names that are not Unicode; those are not ours.
             let texts = std::env::vars_os()
                 .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
             // Beside credentials of its own a store gets no part of others: a session token beside keys, or a token that wins over them.
             let has_own = cloud.has_credentials(self.access.options);
-            let ours = |key: &str| key.starts_with(start) && !(has_own && cloud.is_credential(key));
+            let ours = |key: &str| key.starts_with(cloud.start()) && !(has_own && cloud.is_credential(key));
             settings.extend(texts.filter(|(key, _)| ours(key)));
         }
         #[cfg(not(feature = "cloud"))]

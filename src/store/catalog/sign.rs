@@ -75,6 +75,7 @@ impl AwsKeys {
             source = chosen;
             settings.splice(..0, more);
         }
+        keys::check_addresses(keys::Cloud::S3, &settings, source.is_some())?;
         // The store is asked for its keys alone; no bucket is looked at.
         let builder =
             settings.into_iter().fold(AmazonS3Builder::new().with_bucket_name("bowstring"), |builder, (key, value)| {

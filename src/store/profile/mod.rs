@@ -16,3 +16,4 @@ mod requests;
 mod times;
 
 pub(super) use choose::{Chosen, choose, endpoint};
+pub(super) use profiles::is_region;

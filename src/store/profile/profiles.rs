@@ -198,9 +198,10 @@ impl Profiles {
     }
 }
 
-/// Returns true if `text` is valid within a host name.
-pub(super) fn is_region(text: &str) -> bool {
-    !text.is_empty() && text.len() < 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+/// Returns true if `text` is valid within a host name; servers of other makers have regions with a dot or an underscore.
+pub(in crate::store) fn is_region(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    !text.is_empty() && text.len() < 64 && text.bytes().all(plain)
 }
 
 /// The text of a file; none if there is no such file, or, unless it is `named`, none that may be read.
