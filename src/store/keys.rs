@@ -169,7 +169,7 @@ pub(super) fn check_addresses(cloud: Cloud, settings: &[(String, String)], provi
         let is_address = match cloud {
             Cloud::S3 => match name.parse() {
                 Ok(S3::Endpoint | S3::S3Endpoint) => true,
-                Ok(S3::StsEndpoint | S3::MetadataEndpoint | S3::ContainerCredentialsFullUri) => asks,
+                Ok(S3::StsEndpoint | S3::MetadataEndpoint) => asks,
                 // Some set a variable to nothing where the server has no regions.
                 Ok(S3::Region | S3::DefaultRegion) if !value.is_empty() && !is_region(value) => {
                     return wrong(key, "region, such as eu-west-1");

@@ -1,10 +1,11 @@
 //! A store that tries once more with new credentials where the ones that it has are refused.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use futures::stream::{self, BoxStream, StreamExt, TryChunksError, TryStreamExt};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
@@ -17,6 +18,9 @@ use crate::store::answer::{answers, is_refusal};
 
 /// S3's codes for an expired token, in an answer that is neither 401 nor 403.
 const OVER: [&str; 3] = ["<Code>ExpiredToken</Code>", "<Code>TokenRefreshRequired</Code>", "<Code>InvalidToken</Code>"];
+
+/// Paths that are removed by one request, where a store has such.
+const AT_ONCE: usize = 1000;
 
 /// See the module.
 #[derive(Debug)]
@@ -91,6 +95,77 @@ fn may_be_renewed(error: &StoreError) -> bool {
     is_refusal(error) || matches!(error, StoreError::Generic { source, .. } if answers(&**source).any(is_over))
 }
 
+/// Removes `paths`; those that are left where credentials were refused once more, with others.
+async fn remove(store: &Arc<dyn ObjectStore>, source: &CredentialSource, paths: Vec<Path>) -> Vec<Result<Path>> {
+    let given = match known(source).await {
+        Ok(given) => given,
+        Err(error) => return vec![Err(error)],
+    };
+    let all = |paths: &[Path]| {
+        let paths: Vec<_> = paths.iter().cloned().map(Ok).collect();
+        store.delete_stream(stream::iter(paths).boxed()).collect::<Vec<_>>()
+    };
+    let removed = all(&paths).await;
+    if !removed.iter().any(|removed| removed.as_ref().is_err_and(may_be_renewed)) {
+        return removed;
+    }
+    source.refused(&given);
+    if let Err(error) = known(source).await {
+        return vec![Err(error)];
+    }
+    // Some stores have an error for what is gone already.
+    let gone: HashSet<Path> = removed.into_iter().flatten().collect();
+    let left: Vec<Path> = paths.into_iter().filter(|path| !gone.contains(path)).collect();
+    let again = all(&left).await;
+    gone.into_iter().map(Ok).chain(again).collect()
+}
+
+/// A listing whose credentials may be refused at any of its pages.
+struct Listing {
+    store: Arc<dyn ObjectStore>,
+    source: CredentialSource,
+    prefix: Option<Path>,
+    /// What the store answers, once it was asked.
+    answers: Option<BoxStream<'static, Result<ObjectMeta>>>,
+    /// The last object that was handed on.
+    last: Option<Path>,
+    /// True until a listing that was begun again comes to that.
+    is_behind: bool,
+    /// True if it was begun again, and nothing was handed on since.
+    is_renewed: bool,
+}
+
+impl Listing {
+    /// The next object. After a refusal the listing begins again and passes over what was handed on: not all stores list in the order of
+    /// names, or from a name.
+    async fn next(&mut self) -> Result<Option<ObjectMeta>> {
+        loop {
+            let given = known(&self.source).await?;
+            let answers = self.answers.get_or_insert_with(|| self.store.list(self.prefix.as_ref()));
+            match answers.next().await {
+                Some(Ok(meta)) if self.is_behind => self.is_behind = self.last.as_ref() != Some(&meta.location),
+                Some(Ok(meta)) => {
+                    self.last = Some(meta.location.clone());
+                    self.is_renewed = false;
+                    return Ok(Some(meta));
+                }
+                Some(Err(error)) if may_be_renewed(&error) && !self.is_renewed => {
+                    self.source.refused(&given);
+                    self.answers = None;
+                    self.is_behind = self.last.is_some();
+                    self.is_renewed = true;
+                }
+                Some(Err(error)) => return Err(error),
+                None if self.is_behind => {
+                    let source = "the object that was listed last before credentials were renewed is gone".into();
+                    return Err(StoreError::Generic { store: "credentials", source });
+                }
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
 impl fmt::Display for Renewing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.store)
@@ -116,26 +191,37 @@ impl ObjectStore for Renewing {
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        self.store.delete_stream(locations)
+        let (store, source) = (Arc::clone(&self.store), self.source.clone());
+        let removed = locations.try_chunks(AT_ONCE).then(move |some| {
+            let (store, source) = (Arc::clone(&store), source.clone());
+            async move {
+                let (paths, error) = match some {
+                    Ok(paths) => (paths, None),
+                    Err(TryChunksError(paths, error)) => (paths, Some(Err(error))),
+                };
+                let mut removed = remove(&store, &source, paths).await;
+                removed.extend(error);
+                stream::iter(removed)
+            }
+        });
+        removed.flatten().boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let (store, source, prefix) = (Arc::clone(&self.store), self.source.clone(), prefix.cloned());
-        let listing = stream::once(async move {
-            let given = known(&source).await?;
-            let mut listing = store.list(prefix.as_ref());
-            let first = match listing.next().await {
-                Some(Err(error)) if may_be_renewed(&error) => {
-                    source.refused(&given);
-                    known(&source).await?;
-                    listing = store.list(prefix.as_ref());
-                    None
-                }
-                first => first,
-            };
-            Ok::<_, StoreError>(stream::iter(first).chain(listing))
-        });
-        listing.try_flatten().boxed()
+        let listing = Listing {
+            store: Arc::clone(&self.store),
+            source: self.source.clone(),
+            prefix: prefix.cloned(),
+            answers: None,
+            last: None,
+            is_behind: false,
+            is_renewed: false,
+        };
+        let next = |mut listing: Listing| async move {
+            let next = listing.next().await?;
+            Ok::<_, StoreError>(next.map(|meta| (meta, listing)))
+        };
+        stream::try_unfold(listing, next).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
@@ -144,5 +230,118 @@ impl ObjectStore for Renewing {
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         self.twice(|| self.store.copy_opts(from, to, options.clone())).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use object_store::ObjectStoreExt;
+    use object_store::memory::InMemory;
+
+    use super::super::Credentials;
+    use super::*;
+
+    /// Refuses so many listings, each after two objects, and removals.
+    #[derive(Debug, Default)]
+    struct Refusing {
+        store: InMemory,
+        refusals: AtomicU64,
+    }
+
+    impl Refusing {
+        fn is_refused(&self) -> bool {
+            self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+        }
+    }
+
+    fn refusal() -> StoreError {
+        StoreError::PermissionDenied { path: String::new(), source: "ExpiredToken".into() }
+    }
+
+    impl fmt::Display for Refusing {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("refusing")
+        }
+    }
+
+    #[async_trait]
+    impl ObjectStore for Refusing {
+        async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+            self.store.put_opts(location, payload, options).await
+        }
+
+        async fn put_multipart_opts(
+            &self,
+            location: &Path,
+            options: PutMultipartOptions,
+        ) -> Result<Box<dyn MultipartUpload>> {
+            self.store.put_multipart_opts(location, options).await
+        }
+
+        async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+            self.store.get_opts(location, options).await
+        }
+
+        fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+            if self.is_refused() {
+                return stream::iter([Err(refusal())]).boxed();
+            }
+            self.store.delete_stream(locations)
+        }
+
+        fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+            let listing = self.store.list(prefix);
+            if self.is_refused() {
+                return listing.take(2).chain(stream::iter([Err(refusal())])).boxed();
+            }
+            listing
+        }
+
+        async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+            self.store.list_with_delimiter(prefix).await
+        }
+
+        async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+            self.store.copy_opts(from, to, options).await
+        }
+    }
+
+    #[tokio::test]
+    async fn credentials_that_are_refused_within_a_listing_or_a_removal_are_renewed() {
+        let asked = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&asked);
+        let source = CredentialSource::of_function("of_the_test", move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok(Credentials::new([], None))
+        });
+        let refusing = Arc::new(Refusing::default());
+        let store = Renewing::new(Arc::clone(&refusing) as _, source);
+        let names: Vec<Path> = (0..5).map(|number| Path::from(format!("t/{number}"))).collect();
+        for name in &names {
+            store.put(name, PutPayload::from_static(b"x")).await.unwrap();
+        }
+        let listed = || async {
+            let found: Vec<ObjectMeta> = store.list(Some(&Path::from("t"))).try_collect().await?;
+            Ok::<_, StoreError>(found.into_iter().map(|meta| meta.location).collect::<Vec<_>>())
+        };
+        refusing.refusals.store(1, Ordering::SeqCst);
+        assert_eq!(listed().await.unwrap(), names, "each once");
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        refusing.refusals.store(9, Ordering::SeqCst);
+        assert!(may_be_renewed(&listed().await.unwrap_err()), "who has no right is told so");
+        assert_eq!(refusing.refusals.load(Ordering::SeqCst), 7);
+        refusing.refusals.store(1, Ordering::SeqCst);
+        let (first, rest) = names.split_first().unwrap();
+        store.delete(first).await.unwrap();
+        assert_eq!(refusing.refusals.load(Ordering::SeqCst), 0);
+        assert_eq!(listed().await.unwrap(), rest);
+        refusing.refusals.store(1, Ordering::SeqCst);
+        let paths: Vec<_> = rest.iter().cloned().map(Ok).collect();
+        let mut removed: Vec<Path> = store.delete_stream(stream::iter(paths).boxed()).try_collect().await.unwrap();
+        removed.sort();
+        assert_eq!(removed, rest);
+        assert!(listed().await.unwrap().is_empty());
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use super::super::credentials::CredentialSource;
+use super::container::Container;
 use super::profiles::Profiles;
 use super::provider::Provider;
 use crate::error::{Error, Result};
@@ -21,6 +22,11 @@ const ENDPOINTS: &[&str] =
     &["aws_endpoint", "endpoint", "aws_endpoint_url", "endpoint_url", "aws_endpoint_url_s3", "endpoint_url_s3"];
 const STS: &[&str] = &["aws_endpoint_url_sts", "endpoint_url_sts"];
 const WEB: &[&str] = &["aws_web_identity_token_file", "web_identity_token_file"];
+const RELATIVE: &[&str] = &["aws_container_credentials_relative_uri", "container_credentials_relative_uri"];
+const FULL: &[&str] = &["aws_container_credentials_full_uri", "container_credentials_full_uri"];
+const TOKEN_FILE: &[&str] = &["aws_container_authorization_token_file", "container_authorization_token_file"];
+/// object_store knows no such option.
+const TOKEN: &[&str] = &["aws_container_authorization_token"];
 const UNSIGNED: &[&str] = &["aws_skip_signature", "skip_signature"];
 
 /// The contribution of a profile.
@@ -75,7 +81,7 @@ pub(in crate::store) fn choose(
     let name = match named {
         Some(name) => name,
         None if profiles.has(DEFAULT) => DEFAULT.to_owned(),
-        None => return Ok(Chosen::default()),
+        None => return Ok(Chosen { source: contained(&either)?, settings: Vec::new() }),
     };
     let means = profiles.means(&name)?;
     let mut settings = Vec::new();
@@ -92,7 +98,7 @@ pub(in crate::store) fn choose(
             let problem = format!("profile {name} of AWS has no credentials; leave aws_profile out");
             return Err(Error::config("storage_options", problem));
         }
-        None => None,
+        None => contained(&either)?,
         Some(means) => {
             let region = region.or_else(|| profiles.value(&name, "region").map(str::to_owned));
             let region = region.unwrap_or_else(|| REGION.to_owned());
@@ -101,6 +107,14 @@ pub(in crate::store) fn choose(
         }
     };
     Ok(Chosen { source, settings })
+}
+
+/// The credentials of the service beside the container, if there is one whose address is whole; `either` gives an option or a variable.
+fn contained(either: &dyn Fn(&[&str]) -> Option<String>) -> Result<Option<CredentialSource>> {
+    let uri = either(FULL).filter(|_| either(RELATIVE).is_none());
+    let Some(uri) = uri else { return Ok(None) };
+    let container = Container::new(&uri, either(TOKEN_FILE), either(TOKEN))?;
+    Ok(Some(CredentialSource::new(Arc::new(container))))
 }
 
 /// The endpoint that a profile of this machine gives to the store whose addresses begin with `prefix`, if one does.
@@ -186,6 +200,27 @@ mod tests {
         assert!(
             matches!(chosen(&[("aws_profile", "lap")], &[]), Err(Error::NotFound { hint, .. }) if hint == "there is lab")
         );
+    }
+
+    #[test]
+    fn the_service_beside_a_container_goes_after_profiles_and_before_the_machine() {
+        let home = tempfile::tempdir().unwrap();
+        let said = |variables: &[(&str, &str)]| {
+            let chosen = choose(&BTreeMap::new(), &|name| match name {
+                "HOME" => Some(home.path().into()),
+                _ => variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into()),
+            });
+            chosen.unwrap().source.map(|source| format!("{source:?}"))
+        };
+        let uri = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:9099/");
+        let container = "CredentialSource(AWS_CONTAINER_CREDENTIALS_FULL_URI)";
+        assert_eq!(said(&[uri]).as_deref(), Some(container));
+        assert_eq!(said(&[uri, ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "t")]).as_deref(), Some(container));
+        // object_store knows the short form, which goes first.
+        assert_eq!(said(&[uri, ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/x")]), None);
+        assert_eq!(said(&[uri, ("AWS_ACCESS_KEY_ID", "x")]), None);
+        assert_eq!(super::tests::said(&[], &[uri]), "CredentialSource(profile default of AWS)");
+        assert_eq!(super::tests::said(&[], &[uri, ("AWS_PROFILE", "bare")]), container);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Profiles of AWS: `~/.aws/config` and `~/.aws/credentials`, of which object_store knows nothing.
+//! Profiles of AWS: `~/.aws/config` and `~/.aws/credentials`, of which object_store knows nothing; and the service beside a container.
 //!
 //! ```text
 //!   files ─ini─► sections ─profiles─► Means: keys, a process, SSO, a role ─provider─► credentials, renewed
@@ -8,6 +8,7 @@
 //! have none.
 
 mod choose;
+mod container;
 mod ini;
 mod process;
 mod profiles;

@@ -102,7 +102,7 @@ fn domain(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
 }
 
-async fn read(path: &Path) -> Result<Vec<u8>, Source> {
+pub(super) async fn read(path: &Path) -> Result<Vec<u8>, Source> {
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || {
         let meta = std::fs::metadata(&path)?;

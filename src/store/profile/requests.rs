@@ -16,14 +16,14 @@ use crate::store::sigv4::{Scope, signed};
 use crate::store::web::{Connection, Problem, Retries, passes, patient};
 
 /// Longest time of a request.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 const RETRIES: Retries = Retries { most: 2, first: Duration::from_millis(600), longest: Duration::from_secs(2) };
 
 /// Most bytes of an answer.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Sends `request` until there is an answer that is no failure of the server `name`. Returns its status and text.
-async fn answer(name: &str, request: RequestBuilder) -> Result<(StatusCode, String), Source> {
+pub(super) async fn answer(name: &str, request: RequestBuilder) -> Result<(StatusCode, String), Source> {
     let again = || request.try_clone().ok_or_else(|| "the request cannot be sent twice".into());
     let failed = |problem: Problem| Source::from(format!("{name}: {problem}"));
     let answer = patient(&RETRIES, MAX_BYTES, &passes, &again).await.map_err(failed)?;
