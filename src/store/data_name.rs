@@ -23,11 +23,10 @@ pub(super) fn is_data(below: &str, named: usize) -> bool {
         && !name.ends_with(FOLDER)
 }
 
-/// Returns true for an empty object of a store in the name of a partition, which some tools leave when its files go. An empty file of
-/// Parquet is damaged.
-pub(super) fn marks_partition(meta: &ObjectMeta) -> bool {
-    let names = |name: &str| name.contains('=') && extension(name).is_none();
-    meta.size == 0 && meta.location.filename().is_some_and(names)
+/// Returns true for an empty object of a store in the name of a directory: tools mark empty directories so, with a slash that
+/// `object_store` takes off, and partitions whose files went. An empty file of Parquet is damaged.
+pub(super) fn marks_directory(meta: &ObjectMeta) -> bool {
+    meta.size == 0 && meta.location.filename().is_none_or(|name| extension(name).is_none())
 }
 
 /// Endings of compressed files.
@@ -125,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_object_marks_a_partition_unless_it_is_a_file() {
+    fn an_empty_object_without_an_extension_marks_a_directory() {
         let marks = |name: &str, size| {
             let last_modified = std::time::UNIX_EPOCH.into();
-            marks_partition(&ObjectMeta { location: Path::from(name), last_modified, size, e_tag: None, version: None })
+            marks_directory(&ObjectMeta { location: Path::from(name), last_modified, size, e_tag: None, version: None })
         };
-        assert!(marks("d/day=2026-11-28", 0) && marks("day=", 0));
-        assert!(!marks("d/day=2026-11-28", 9) && !marks("d/day=2026.parquet", 0) && !marks("d/part-0", 0));
+        assert!(marks("d/day=2026-11-28", 0) && marks("day=", 0) && marks("d/sub", 0) && marks("", 0));
+        assert!(!marks("d/day=2026-11-28", 9) && !marks("d/day=2026.parquet", 0) && !marks("d/part-0", 9));
     }
 }

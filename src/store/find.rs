@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path as FsPath;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use futures::future::{OptionFuture, join};
 use futures::{FutureExt, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
@@ -14,7 +15,7 @@ use super::address::Address;
 use super::answer::is_refusal;
 #[cfg(feature = "cloud")]
 use super::catalog::{self, Content, Location, PLAIN};
-use super::data_name::{LOOKED_AT, extension, is_data, is_parquet, is_renamed, marks_partition, refuse_whole};
+use super::data_name::{LOOKED_AT, extension, is_data, is_parquet, is_renamed, marks_directory, refuse_whole};
 use super::directory::{INDEX, above};
 use super::display::display;
 use super::found::Found;
@@ -401,16 +402,38 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
         return Ok(file(place, path, None));
     }
     surrounded_in(&place, &path).await?;
-    let hits = directory(place.clone(), path.clone(), None, max_files).await?;
-    if hits.files.is_empty() && hits.table.is_none() && named {
-        // Not a directory; perhaps a file without an extension.
-        return match place.store.head(&path).await {
-            Ok(meta) => Ok(file(place, path, Some(meta.size))),
-            Err(object_store::Error::NotFound { .. }) => Ok(hits),
-            Err(error) => Err(place.failed("look up", &path, error)),
+    // Stores of keys alone may have a file and a directory of one name; looking for it takes no longer than listing.
+    let key = OptionFuture::from((named && place.numbered.is_some()).then(|| place.store.head(&path)));
+    let (hits, key) = join(directory(place.clone(), path.clone(), None, max_files), key).await;
+    let hits = hits?;
+    if !named {
+        return Ok(hits);
+    }
+    if !hits.files.is_empty() || hits.table.is_some() {
+        return match key {
+            // An empty one marks the directory.
+            Some(Ok(meta)) if meta.size > 0 => Err(is_both(&place.url(&path))),
+            _ => Ok(hits),
         };
     }
-    Ok(hits)
+    // Not a directory; perhaps a file without an extension.
+    let key = match key {
+        Some(key) => key,
+        None => place.store.head(&path).await,
+    };
+    match key {
+        Ok(meta) => Ok(file(place, path, Some(meta.size))),
+        Err(object_store::Error::NotFound { .. }) => Ok(hits),
+        Err(error) => Err(place.failed("look up", &path, error)),
+    }
+}
+
+/// The error for the key `url` with others below it: the rows of one of the two would be missing.
+fn is_both(url: &str) -> Error {
+    let problem = format!(
+        "{url} is a file, and a directory of that name is there too: write {url}/ for what is below it, or rename one"
+    );
+    Error::config("urls", problem)
 }
 
 fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
@@ -502,7 +525,7 @@ async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_fi
         refuse_whole(&place, &base, name).await?;
     }
     let file = |meta: ObjectMeta| (meta.location.clone(), Some(meta.size), Some(Stamp::of(&meta)));
-    let files = found.into_iter().filter(|meta| place.local || !marks_partition(meta)).map(file).collect();
+    let files = found.into_iter().filter(|meta| place.local || !marks_directory(meta)).map(file).collect();
     let path = base.clone().join(INDEX);
     let beside = Found { place: place.clone(), path, name: INDEX.into(), size: None, stamp: None };
     let index = wanted.is_none().then(|| (beside, index.get().is_some()));

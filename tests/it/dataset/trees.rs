@@ -14,7 +14,7 @@ use bowstring::dataset::{Dataset, Limits, OpenOptions, Partitioning};
 use parquet::basic::Compression;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 
-use super::http::{Marks, Server};
+use super::http::{Marks, PINNED, Server};
 use super::support::{open, read, read_all, read_group, runtime, write};
 
 fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
@@ -421,4 +421,39 @@ fn large_footers_take_a_second_read() {
     assert_eq!(local.manifest().fingerprint(), dataset.manifest().fingerprint());
     let read = read(&local, &["a_rather_long_name_1499"]).unwrap();
     assert_eq!(read.column(0).as_primitive::<Int64Type>().values(), &[0, 1, 2]);
+}
+
+#[test]
+fn marks_of_directories_in_a_bucket_are_no_files() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    write(&folder.path().join("a.parquet"), &batch(vec![("v", numbers(0..3))]), plain());
+    server.upload(folder.path(), "bucket/t");
+    for mark in ["bucket/t/", "bucket/t/sub/", "bucket/t/k%3D1", "bucket/t"] {
+        server.put(mark, Vec::new(), PINNED);
+    }
+    let options = || OpenOptions { storage_options: server.storage_options(), ..OpenOptions::default() };
+    for url in ["s3://bucket/t", "s3://bucket/t/", "s3://bucket/t/**"] {
+        assert_eq!(names(&open(&[url], options()).unwrap()), ["a.parquet"], "{url}");
+    }
+    // An empty file of Parquet is damaged.
+    server.put("bucket/t/b.parquet", Vec::new(), PINNED);
+    let error = open(&["s3://bucket/t"], options()).unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { .. }) && error.chain().contains("b.parquet"), "{}", error.chain());
+}
+
+#[test]
+fn a_key_that_is_a_file_and_a_directory_is_refused() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("a.parquet");
+    write(&path, &batch(vec![("v", numbers(0..3))]), plain());
+    server.upload(folder.path(), "bucket/t");
+    server.put("bucket/t", fs::read(&path).unwrap(), PINNED);
+    let options = || OpenOptions { storage_options: server.storage_options(), ..OpenOptions::default() };
+    let error = open(&["s3://bucket/t"], options()).unwrap_err();
+    assert!(matches!(error, Error::Config { option: "urls", .. }), "{}", error.chain());
+    assert!(error.to_string().contains("write s3://bucket/t/"), "{error}");
+    assert_eq!(names(&open(&["s3://bucket/t/"], options()).unwrap()), ["a.parquet"]);
+    // A file alone has no more than its name.
+    server.put("bucket/u", fs::read(&path).unwrap(), PINNED);
+    assert_eq!(names(&open(&["s3://bucket/u"], options()).unwrap()), ["u"]);
 }
