@@ -66,7 +66,10 @@ impl Connector {
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let inner = HttpClient::new(transport::client(options, self.redirects)?);
-        Ok(HttpClient::new(Client { origin: Arc::clone(&self.origin), inner, answered: AtomicBool::new(false) }))
+        // Those are plain web servers.
+        let is_web = self.redirects == Redirects::Anywhere;
+        let (origin, answered) = (Arc::clone(&self.origin), AtomicBool::new(false));
+        Ok(HttpClient::new(Client { origin, inner, is_web, answered }))
     }
 }
 
@@ -74,6 +77,8 @@ impl HttpConnector for Connector {
 struct Client {
     origin: Arc<str>,
     inner: HttpClient,
+    /// True for a web server, which may send another form of a file than it has.
+    is_web: bool,
     /// True once a request had an answer.
     answered: AtomicBool,
 }
@@ -140,6 +145,9 @@ impl HttpService for Client {
             let body = answer.into_body().bytes().await?;
             return Err(HttpError::new(HttpErrorKind::Unknown, Refusal(status, body)));
         }
+        if let Some(coding) = coding(&answer).filter(|_| self.is_web) {
+            return Err(HttpError::new(HttpErrorKind::Unknown, Encoded(coding)));
+        }
         if !lists {
             return Ok(answer);
         }
@@ -151,6 +159,29 @@ impl HttpService for Client {
         }
         Ok(HttpResponse::from_parts(parts, page.into()))
     }
+}
+
+/// A web server sends a file in another form, whose bytes are at other places.
+#[derive(Debug)]
+struct Encoded(String);
+
+impl fmt::Display for Encoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the server sends the file compressed (Content-Encoding: {}), so that its parts cannot be read; switch that off there",
+            self.0
+        )
+    }
+}
+
+impl StdError for Encoded {}
+
+/// The form in which `answer` has a file, if that is another than the file's own.
+fn coding(answer: &HttpResponse) -> Option<String> {
+    let coding = answer.headers().get(header::CONTENT_ENCODING).filter(|_| answer.status().is_success())?;
+    let coding: String = String::from_utf8_lossy(coding.as_bytes()).chars().take(64).collect();
+    (!coding.trim().is_empty() && !coding.trim().eq_ignore_ascii_case("identity")).then_some(coding)
 }
 
 /// The store's list of objects ends before its end.
@@ -298,6 +329,32 @@ mod tests {
         };
         assert!(asks(Method::GET, "delimiter=%2F&list-type=2&prefix=a"));
         assert!(!asks(Method::GET, "prefix=list-type=2") && !asks(Method::PUT, "list-type=2"));
+    }
+
+    #[tokio::test]
+    async fn a_web_server_that_compresses_a_file_is_told_so_and_a_store_may_say_what_it_has() {
+        for (redirects, coding, is_refused) in [
+            (Redirects::Anywhere, "gzip", true),
+            (Redirects::Anywhere, "identity", false),
+            (Redirects::Within, "gzip", false),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("http://{}/", listener.local_addr().unwrap());
+            let peer = thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.read(&mut [0; 1024]).unwrap();
+                let head = format!("Content-Encoding: {coding}\r\nConnection: close\r\nContent-Length: 1\r\n");
+                stream.write_all(format!("HTTP/1.1 200 OK\r\n{head}\r\nx").as_bytes()).unwrap();
+            });
+            let options = ClientOptions::new().with_allow_http(true);
+            let client = Connector::new(&url.as_str().into(), redirects).connect(&options).unwrap();
+            let mut request = HttpRequest::new(HttpRequestBody::empty());
+            *request.uri_mut() = url.parse().unwrap();
+            let refused = client.execute(request).await.err().map(|error| error.source().unwrap().to_string());
+            assert_eq!(refused.is_some(), is_refused, "{coding}: {refused:?}");
+            assert!(refused.is_none_or(|refused| refused.contains("Content-Encoding: gzip")));
+            peer.join().unwrap();
+        }
     }
 
     #[tokio::test]

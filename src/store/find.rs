@@ -93,7 +93,14 @@ async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<
                 return Err(among_others(&table.url()));
             }
         } else if hits.iter().all(|hits| hits.files.is_empty()) {
-            let hint = "hidden files, files beginning with _ and other formats do not count".to_owned();
+            let hint = "hidden files, files beginning with _ and other formats do not count";
+            // What follows it is not shown, since it may be a signature.
+            let is_query = url.contains("://") && url.contains('?');
+            let hint = if is_query {
+                format!("a ? stands for any one character and begins no query; {hint}")
+            } else {
+                hint.to_owned()
+            };
             return Err(Error::NotFound { what: format!("Parquet files at {}", display(url)), hint });
         }
         named_by.extend(hits.iter().map(|_| url));

@@ -7,6 +7,8 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
+#[cfg(feature = "cloud")]
+use super::answer::{answers, passes};
 use super::cache::Through;
 use super::mounts::Mount;
 use super::multipart::PartStore;
@@ -123,6 +125,15 @@ impl Place {
         Error::Store { operation: operation.to_owned(), url, source }
     }
 
+    /// The error of listing `base`: an answer that stays is what web servers have where others have directories.
+    fn unlisted(&self, base: &Path, error: object_store::Error) -> Error {
+        #[cfg(feature = "cloud")]
+        if !self.lists && answers(&error).any(|answer| !passes(&answer)) {
+            return no_directories(&self.url(base));
+        }
+        self.failed("list", base, error)
+    }
+
     /// The objects at any depth below `base` whose names relative to it `accept` takes, at most `most` of them, in no order; those that
     /// were met before `enough` said so.
     ///
@@ -154,7 +165,7 @@ impl Place {
             while !enough()
                 && let Some(next) = listing.next().await
             {
-                let meta = next.map_err(|error| self.failed("list", base, error))?;
+                let meta = next.map_err(|error| self.unlisted(base, error))?;
                 if accept(below(base, &meta.location)) {
                     found.push(meta);
                     check_count(found.len(), most)?;
@@ -176,6 +187,11 @@ impl Place {
         found.retain(|_| keep.next().unwrap_or(true));
         Ok(found)
     }
+}
+
+/// The error for a directory `url` of a web server.
+pub(super) fn no_directories(url: &str) -> Error {
+    Error::unsupported(format!("listing {url}"), "give the address of one file; a plain HTTP server has no directories")
 }
 
 /// # Errors

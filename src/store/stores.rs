@@ -210,10 +210,13 @@ impl<'a> Stores<'a> {
         let text = &kept(text);
         let url = Url::parse(text).map_err(|error| bad_url(text, error))?;
         let shown = shown(&url);
-        if url.query().is_some() || url.fragment().is_some() {
-            let hint = "signed URLs have no stable objects behind them; use the store's own scheme and storage_options"
-                .to_owned();
+        if url.query().is_some() {
+            let hint = "signed URLs have no stable objects behind them; use the store's own scheme and storage_options";
             return Err(Error::unsupported(format!("{shown} with a query"), hint));
+        }
+        if url.fragment().is_some() {
+            let hint = "write %23 for a # in a name";
+            return Err(Error::unsupported(format!("{shown} with a fragment"), hint));
         }
         if url.scheme().starts_with("http") && (url.password().is_some() || !url.username().is_empty()) {
             // They would not be sent, and each error of a request would tell them.
@@ -239,16 +242,23 @@ impl<'a> Stores<'a> {
             return self.hdfs(&url, &shown);
         }
         // The error's own text quotes the address, credentials included.
-        let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|_| {
+        let parsed = ObjectStoreScheme::parse(&url).map_err(|_| {
+            let is_known = matches!(
+                url.scheme(),
+                "s3" | "s3a" | "gs" | "az" | "adl" | "azure" | "abfs" | "abfss" | "http" | "https"
+            );
             let problem = match url.scheme() {
                 "grpc" | "grpc+tcp" | "grpc+tls" => {
                     "is a server's, which gives batches and no files; loaders, `bench` and `inspect` take it alone, and \
                      `bowstring.flight.Connection` its rows"
                 }
+                _ if is_known && url.has_host() => "has an empty part, `.` or `..` in its path, or one that is not UTF-8",
+                _ if is_known => "names no bucket, container or host",
                 _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs, bow, iceberg, uc, glue, hms",
             };
             Error::config("urls", format!("{shown} {problem}"))
         })?;
+        let (scheme, path) = self.meant(&url, parsed);
         // A cloud's https form has the bucket in its path; all others have it in the host.
         let shared = url.scheme() != "https" || scheme == ObjectStoreScheme::Http;
         let key = url[..Position::BeforePath].to_owned();
@@ -271,6 +281,27 @@ impl<'a> Stores<'a> {
             self.known.own.insert(key, place.clone());
         }
         Ok((place, path))
+    }
+
+    /// The kind of store that `url` leads to, and the path in it; `parsed` is what its host says. An https address of a cloud is that of a web
+    /// server, unless the caller gives credentials of that cloud: those of the environment are for addresses that name the cloud.
+    #[cfg(feature = "cloud")]
+    fn meant(&self, url: &Url, (scheme, path): (ObjectStoreScheme, Path)) -> (ObjectStoreScheme, Path) {
+        let given =
+            |cloud: keys::Cloud| self.access.credentials.is_some() || cloud.has_credentials(self.access.options);
+        if url.scheme() != "https" || keys::Cloud::of(&scheme).is_none_or(given) {
+            return (scheme, path);
+        }
+        match Path::from_url_path(url.path()) {
+            Ok(path) => (ObjectStoreScheme::Http, path),
+            Err(_) => (scheme, path),
+        }
+    }
+
+    #[cfg(not(feature = "cloud"))]
+    #[allow(clippy::unused_self, reason = "as where stores of clouds are built in")]
+    fn meant(&self, _: &Url, parsed: (ObjectStoreScheme, Path)) -> (ObjectStoreScheme, Path) {
+        parsed
     }
 
     /// The dataset of the Hub at `url`, typed as `text` and shown in messages as `shown`, and the path within it.
@@ -431,8 +462,53 @@ mod tests {
 
     #[cfg(feature = "cloud")]
     #[test]
+    fn an_https_address_of_a_cloud_is_that_of_a_web_server_unless_credentials_of_it_are_given() {
+        let lists = |url: &str, options: &[(&str, &str)]| {
+            let options: BTreeMap<String, String> =
+                options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let (place, path) = Stores::new((&options).into()).unwrap().remote(url).unwrap();
+            assert_eq!(place.url(&path), url);
+            place.lists
+        };
+        let keys = [("aws_access_key_id", "i"), ("aws_secret_access_key", "s")];
+        for url in [
+            "https://b.s3.amazonaws.com/t/a.parquet",
+            "https://s3.eu-west-1.amazonaws.com/b/t/a.parquet",
+            "https://x.r2.cloudflarestorage.com/b/a.parquet",
+        ] {
+            assert!(
+                !lists(url, &[]) && !lists(url, &[("aws_region", "x")]) && !lists(url, &[("azure_sas_key", "a=b")])
+            );
+            assert!(lists(url, &keys) && lists(url, &[("aws_skip_signature", "true")]));
+        }
+        let azure = "https://a.blob.core.windows.net/c/t/a.parquet";
+        assert!(!lists(azure, &keys) && lists(azure, &[("azure_skip_signature", "true")]));
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_read_says_what_is_wrong_with_it() {
+        let options = BTreeMap::new();
+        let mut stores = Stores::new((&options).into()).unwrap();
+        for (text, problem) in [
+            ("http://h/d//a.parquet", "has an empty part"),
+            ("s3://b//t", "has an empty part"),
+            ("s3:///t", "names no bucket"),
+            ("s4://b/t", "has an unknown scheme"),
+            ("https://h/a.parquet#x", "with a fragment"),
+            ("https://h/a.parquet?x", "with a query"),
+        ] {
+            let error = stores.remote(text).unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+            assert_eq!(error.contains("unknown scheme"), problem.contains("scheme"), "{error}");
+        }
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
     fn one_store_per_bucket_and_the_address_is_rebuilt() {
-        let options = BTreeMap::from([("aws_region".to_owned(), "eu-west-1".to_owned())]);
+        let options = [("aws_region", "eu-west-1"), ("azure_skip_signature", "true")]
+            .map(|(key, value)| (key.into(), value.into()));
+        let options = BTreeMap::from(options);
         let mut stores = Stores::new((&options).into()).unwrap();
         let (first, path) = stores.remote("s3://bucket/a/b").unwrap();
         assert_eq!((first.prefix.as_ref(), path.as_ref()), ("s3://bucket/", "a/b"));

@@ -8,7 +8,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::access::Access;
 use super::object::Object;
-use super::place::Place;
+use super::place::{Place, no_directories};
 use super::stamp::Stamp;
 use super::stores::Stores;
 use super::walk::below;
@@ -122,8 +122,7 @@ impl Tree {
         if self.place.lists {
             return Ok(());
         }
-        let hint = "give the address of one file; a plain HTTP server has no directories".to_owned();
-        Err(Error::unsupported(format!("listing {}", self.url()), hint))
+        Err(no_directories(&self.url()))
     }
 
     /// The path of `name` below the directory; of the directory itself, if it is empty.
