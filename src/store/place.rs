@@ -190,6 +190,7 @@ impl Place {
 }
 
 /// The error for a directory `url` of a web server.
+#[cfg(any(feature = "cloud", feature = "convert"))]
 pub(super) fn no_directories(url: &str) -> Error {
     Error::unsupported(format!("listing {url}"), "give the address of one file; a plain HTTP server has no directories")
 }
