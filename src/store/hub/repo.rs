@@ -61,7 +61,7 @@ impl Repo {
         };
         // Addresses of files begin with it as it is written: they are compared with the address that led to them, and read again. A URL
         // encodes letters that are typed.
-        let typed = text.splitn(6, '/').nth(4).and_then(|named| Some(named.split_once('@')?.1));
+        let typed = text.split('/').nth(4).and_then(|named| Some(named.split_once('@')?.1));
         let typed = typed.filter(|typed| referred.is_none() && percent::decoded(typed) == percent::decoded(revision));
         let written = typed.unwrap_or(revision).to_owned();
         let revision = decoded(revision)?.to_string();
