@@ -97,6 +97,9 @@ class DatasetWriter:
     def write(self, data: Any) -> None:
         """Adds the rows of ``data``: a record batch, a table, a stream; anything with the Arrow PyCapsule protocol.
 
+        Its columns have the names of the schema in their order, and its types, extension types included; members of structs may
+        be in another order.
+
         Data that end in an error after some of their rows are written end the writer: then :meth:`write` and :meth:`finish` raise
         :class:`bowstring.ClosedError`, and nothing is published. A batch that is refused whole leaves the writer as it was.
         """

@@ -181,6 +181,27 @@ def test_rows_may_not_call_the_writer_that_takes_them(call: str, tmp_path: pathl
 
 
 @needs_pyarrow(14, "giving a schema to others")
+def test_columns_of_other_members_or_shapes_are_refused(tmp_path: pathlib.Path) -> None:
+    place = pa.array([{"lat": 52.5, "lon": 13.4}])
+    swapped = pa.array([{"lon": 13.4, "lat": 52.5}])
+    other = pa.array([{"lon": 13.4, "alt": 34.0}])
+    with DatasetWriter(tmp_path / "d", pa.schema([("gps", place.type)])) as writer:
+        with pytest.raises(bowstring.MismatchError, match="alt"):
+            writer.write(pa.table({"gps": other}))
+        writer.write(pa.table({"gps": swapped}))
+    assert pq.read_table(tmp_path / "d")["gps"].to_pylist() == place.to_pylist()
+
+    def tensors(shape: list[int]) -> pa.Table:
+        storage = pa.array([[1, 2, 3, 4, 5, 6]], pa.list_(pa.int32(), 6))
+        return pa.table({"x": pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int32(), shape), storage)})
+
+    with DatasetWriter(tmp_path / "t", tensors([2, 3]).schema) as writer:
+        with pytest.raises(bowstring.MismatchError, match=r"\[3,2\]"):
+            writer.write(tensors([3, 2]))
+        writer.write(tensors([2, 3]))
+
+
+@needs_pyarrow(14, "giving a schema to others")
 def test_misuse_is_named(tmp_path: pathlib.Path) -> None:
     data = table(1)
     with pytest.raises(bowstring.ConfigError, match='no column "y"'):

@@ -7,11 +7,13 @@
 //! | a time to a coarser unit or to a date, with something cut off; beyond the range of a finer one | refused |
 //! | text that is not such a value, or a time with more digits than the unit has | refused |
 //! | a float to a narrower float, a decimal to a float | rounded, as the request for that type implies; infinity is refused |
+//! | a struct to one with a member that it does not have | refused |
 //! | another layout of the same values: views, offsets of other widths, dictionaries | unchanged |
 //!
 //! What a null above hides is no value: it is never looked at.
 //!
-//! Arrow's own casts truncate fractions and times silently, and by default turn misfits into nulls.
+//! Arrow's own casts truncate fractions and times silently, by default turn misfits into nulls, and pair the members of structs by position
+//! if not all names are in both.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +28,7 @@ use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use super::half::odd;
-use super::nested::{items, paired};
+use super::nested::{items, missing, paired};
 use super::zones;
 
 /// Maximum characters of a value in an error.
@@ -70,6 +72,9 @@ pub(crate) fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Misfit> 
     }
     let failed =
         |cause| Misfit { row: None, value: String::new(), from: from.clone(), to: to.clone(), cause: Some(cause) };
+    if let Some(member) = missing(from, to) {
+        return Err(failed(ArrowError::CastError(format!("there is no member {member:?}"))));
+    }
     if lossless(from, to) {
         return plain(array, to, false).map_err(failed);
     }
@@ -263,7 +268,7 @@ fn misfit(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> 
         (DataType::Struct(own), DataType::Struct(fields)) => {
             let structs = array.as_struct();
             let mut first: Option<usize> = None;
-            for (at, field) in paired(own, fields).into_iter().zip(fields) {
+            for (at, field) in paired(own, fields) {
                 let column = structs.column(at);
                 if lossless(column.data_type(), field.data_type()) {
                     continue;
@@ -495,6 +500,22 @@ mod tests {
         let fields = vec![Field::new("x", float.clone(), true), Field::new("y", whole.clone(), true)];
         let structs = StructArray::new(fields.into(), vec![x, y], None);
         refused(structs, DataType::Struct(vec![Field::new("y", float, true), Field::new("x", whole, true)].into()));
+    }
+
+    #[test]
+    fn a_member_of_another_name_is_not_taken_for_one_that_is_missing() {
+        let column: ArrayRef = Arc::new(Float64Array::from(vec![52.5, 13.4]));
+        let of = |names: [&str; 2]| names.map(|name| Field::new(name, DataType::Float64, true)).to_vec();
+        let columns = vec![Arc::clone(&column), column];
+        let structs: ArrayRef = Arc::new(StructArray::new(of(["lat", "lon"]).into(), columns, None));
+        let ends = arrow::buffer::OffsetBuffer::new(vec![0, 1, 2].into());
+        let item = Arc::new(Field::new("item", structs.data_type().clone(), true));
+        let lists: ArrayRef = Arc::new(ListArray::new(item, ends, Arc::clone(&structs), None));
+        let wanted = DataType::Struct(of(["lon", "alt"]).into());
+        for (array, to) in [(structs, wanted.clone()), (lists, DataType::new_large_list(wanted, true))] {
+            let error = cast(&array, &to).unwrap_err();
+            assert!(error.to_string().ends_with("there is no member \"alt\""), "{error}");
+        }
     }
 
     #[test]

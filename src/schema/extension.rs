@@ -22,11 +22,16 @@ pub(crate) fn are(text: &str) -> bool {
     text.starts_with(" as ") || text.starts_with(" of .")
 }
 
+/// Name and parameters of the extension type of `field` itself.
+pub(crate) fn own(field: &Field) -> Option<(&str, Option<&str>)> {
+    let metadata = field.extension_type_metadata().filter(|metadata| !metadata.is_empty());
+    Some((field.extension_type_name()?, metadata))
+}
+
 /// Adds the extension types of `field`, and of those within it, which is at `path` below the root.
 fn add(field: &Field, path: &str, text: &mut String) {
-    if let Some(name) = field.extension_type_name() {
+    if let Some((name, metadata)) = own(field) {
         let of = if path.is_empty() { String::new() } else { format!(" of {path}") };
-        let metadata = field.extension_type_metadata().filter(|metadata| !metadata.is_empty());
         *text += &format!("{of} as {name}{}", metadata.map(|metadata| format!(" {metadata}")).unwrap_or_default());
     }
     children(field.data_type()).iter().for_each(|child| add(child, &format!("{path}.{}", child.name()), text));

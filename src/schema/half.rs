@@ -23,7 +23,7 @@ pub(super) fn odd(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowErro
     let mut children = data.child_data().to_vec();
     for (at, to) in inner(from, to) {
         if let Some(child) = children.get_mut(at) {
-            *child = odd(&make_array(child.clone()), to)?.to_data();
+            *child = odd(&make_array(child.clone()), &to)?.to_data();
         }
     }
     Ok(make_array(data.into_builder().child_data(children).build()?))
@@ -32,5 +32,5 @@ pub(super) fn odd(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowErro
 /// Returns true if doubles of `from` become half floats in `to`.
 fn halves(from: &DataType, to: &DataType) -> bool {
     (from, to) == (&DataType::Float64, &DataType::Float16)
-        || inner(from, to).into_iter().any(|(at, to)| child(from, at).is_some_and(|from| halves(from, to)))
+        || inner(from, to).into_iter().any(|(at, to)| child(from, at).is_some_and(|from| halves(from, &to)))
 }

@@ -21,9 +21,9 @@ pub(crate) use feature::{CLASSES_KEY, FEATURE_KEY};
 pub(crate) use feature::{holds_image, is_matrix, is_vector};
 pub(crate) use field::part_name;
 pub use field::{Dim, Field, Schema, Type};
-pub(crate) use nested::children;
+pub(crate) use nested::{children, paired};
 #[cfg(feature = "convert")]
-pub(crate) use nested::paired;
+pub(crate) use nested::{entries, missing};
 pub(crate) use odd::Odd;
 pub(crate) use stored::DTYPE_KEY;
 pub use stored::{Codec, Element, KEY as STORED_KEY, Stored};

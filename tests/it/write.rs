@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, Int64Array, LargeStringArray, ListBuilder, RecordBatch,
-    StringArray, StringViewArray, StringViewBuilder, UInt8Builder,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, FixedSizeListArray, Int64Array, LargeStringArray,
+    ListBuilder, RecordBatch, StringArray, StringViewArray, StringViewBuilder, StructArray, UInt8Builder,
 };
 use arrow::datatypes::{DataType, Field, Fields, Int64Type, IntervalUnit, Schema, SchemaRef, UnionMode};
 use bowstring::codec::npy::{Npy, NpyDecoder, write_npz};
@@ -512,6 +512,53 @@ fn batches_and_options_that_cannot_be_written_are_refused() {
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     }
     assert_eq!(names(directory.path()), ["d"]);
+}
+
+#[test]
+fn columns_of_other_members_or_shapes_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = Arc::clone(ids(0..1).column(0));
+    let of = |names: &[&str]| -> ArrayRef {
+        Arc::new(StructArray::from(
+            names
+                .iter()
+                .map(|name| (Arc::new(Field::new(*name, DataType::Int64, false)), Arc::clone(&one)))
+                .collect::<Vec<_>>(),
+        ))
+    };
+    let structs = |names: &[&str]| RecordBatch::try_from_iter([("gps", of(names))]).unwrap();
+    let place = directory.path().join("places");
+    let mut places =
+        DatasetWriter::create(&place, structs(&["lat", "lon"]).schema(), WriterOptions::default()).unwrap();
+    let error = places.write(&structs(&["lon", "alt"])).unwrap_err();
+    assert!(matches!(&error, Error::Mismatch { found, .. } if found.contains("alt")), "{error}");
+    let three: ArrayRef = Arc::new(Int64Array::from(vec![3]));
+    let swapped = ["lon", "lat"].map(|name| Arc::new(Field::new(name, DataType::Int64, false)));
+    let swapped: ArrayRef =
+        Arc::new(StructArray::new(Fields::from(swapped.to_vec()), vec![three, Arc::clone(&one)], None));
+    places.write(&RecordBatch::try_from_iter([("gps", swapped)]).unwrap()).unwrap();
+    places.finish().unwrap();
+    let found = read(&place).1;
+    let gps = found[0].column(0).as_struct();
+    assert_eq!(gps.column_by_name("lon").unwrap().as_primitive::<Int64Type>().value(0), 3);
+    assert_eq!(gps.column_by_name("lat").unwrap().as_primitive::<Int64Type>().value(0), 0);
+    let tensor = |shape: &str| {
+        let item = Field::new("item", DataType::Int64, false);
+        let of = [("ARROW:extension:name", "arrow.fixed_shape_tensor"), ("ARROW:extension:metadata", shape)];
+        let of = of.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let field = Field::new("x", DataType::FixedSizeList(Arc::new(item.clone()), 6), false).with_metadata(of);
+        let values: ArrayRef = Arc::new(Int64Array::from_iter_values(0..6));
+        let values: ArrayRef = Arc::new(FixedSizeListArray::new(Arc::new(item), 6, values, None));
+        RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![values]).unwrap()
+    };
+    let own = tensor(r#"{"shape":[2,3]}"#);
+    let mut tensors =
+        DatasetWriter::create(&directory.path().join("tensors"), own.schema(), WriterOptions::default()).unwrap();
+    tensors.write(&own).unwrap();
+    for other in [r#"{"shape":[3,2]}"#, r#"{"shape":[2,3],"permutation":[1,0]}"#] {
+        let error = tensors.write(&tensor(other)).unwrap_err();
+        assert!(matches!(&error, Error::Mismatch { found, .. } if found.contains(other)), "{error}");
+    }
 }
 
 #[test]

@@ -47,7 +47,7 @@ use crate::convert::values::sample;
 use crate::dataset::filter::{Bound, Expr, Filter};
 use crate::error::{Error, Result};
 use crate::hex;
-use crate::schema::within;
+use crate::schema::{missing, within};
 use crate::store::directory::Destination;
 
 pub use self::conversion::{Begun, Conversion, Report, convert, work};
@@ -104,10 +104,12 @@ impl Job {
         } else {
             options.columns.iter().map(|name| column(given, name)).collect::<Result<_>>()?
         };
-        if let Some((name, _)) =
-            options.schema.iter().flat_map(|types| &types.0).find(|(name, _)| given.index_of(name).is_err())
-        {
-            return Err(column(given, name).map_or_else(|error| error, |_| Error::config("schema", "impossible")));
+        for (name, data_type) in options.schema.iter().flat_map(|types| &types.0) {
+            let found = given.field(column(given, name)?).data_type();
+            if let Some(member) = missing(found, data_type) {
+                let problem = format!("column {name:?} of type {} has no member {member:?}", type_text(found));
+                return Err(Error::config("schema", problem));
+            }
         }
         let mut read: BTreeSet<usize> = wanted.iter().copied().collect();
         let condition = options.filter.as_ref().map(Filter::parse).transpose()?;

@@ -12,13 +12,13 @@ use super::scalar::{growing, shown};
 use crate::convert::errors::unexpected;
 use crate::convert::types::{is_text, item, type_text};
 use crate::error::{Error, Place, Result};
-use crate::schema::{cast, paired, visible};
+use crate::schema::{cast, entries, paired, visible};
 
 /// Types within a nested one that become those of another, by position in the first.
 fn inner<'a>(from: &'a DataType, to: &'a DataType) -> Vec<(&'a DataType, &'a DataType)> {
     match (from, to) {
         (DataType::Struct(own), DataType::Struct(wanted)) => {
-            let pairs = paired(own, wanted).into_iter().zip(wanted);
+            let pairs = paired(own, wanted).into_iter();
             pairs.filter_map(|(at, wanted)| Some((own.get(at)?.data_type(), wanted.data_type()))).collect()
         }
         (DataType::Map(own, _), DataType::Map(wanted, _)) => match (own.data_type(), wanted.data_type()) {
@@ -80,7 +80,7 @@ fn within(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
         (DataType::Struct(own), DataType::Struct(wanted)) => {
             let structs = array.as_struct();
             let mut columns = structs.columns().to_vec();
-            for (at, wanted) in paired(own, wanted).into_iter().zip(wanted) {
+            for (at, wanted) in paired(own, wanted) {
                 columns[at] = within(structs.column(at), wanted.data_type())?;
             }
             let fields = own.iter().zip(&columns).map(|(field, column)| retyped(field, column)).collect();
@@ -91,7 +91,8 @@ fn within(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
         (DataType::Map(entry, sorted), DataType::Map(wanted, _)) => {
             let maps = array.as_map();
             let row = |at: usize| maps.offsets().partition_point(|end| *end as usize <= at).saturating_sub(1);
-            let entries = within(&(Arc::new(maps.entries().clone()) as ArrayRef), wanted.data_type());
+            let wanted = entries(entry.data_type(), wanted.data_type());
+            let entries = within(&(Arc::new(maps.entries().clone()) as ArrayRef), &wanted);
             let entries = entries.map_err(|error| moved(error, row))?;
             let field = Arc::new(entry.as_ref().clone().with_data_type(entries.data_type().clone()));
             let (offsets, nulls) = (maps.offsets().clone(), maps.nulls().cloned());

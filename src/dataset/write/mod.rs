@@ -7,6 +7,7 @@
 //! Cells of fields that carry [`Stored`](crate::schema::Stored) are encoded already, and stay as they are. With
 //! [`WriterOptions::petastorm`] the dataset is one of Petastorm too.
 
+mod alike;
 mod decoded;
 mod file;
 mod options;
@@ -34,9 +35,11 @@ pub(crate) use shrinking::{CellForm, cell_form, long_cells};
 
 use super::petastorm::{ROW_GROUP_COUNTS_KEY, UNISCHEMA_KEY, Unischema, row_group_counts_to_json};
 use crate::error::{Error, Place, Result};
+use crate::schema::extension::type_text;
 use crate::schema::{STORED_KEY, cast};
 use crate::store::directory::{Replace, failed, flush_file};
 use crate::store::pinned::shown;
+use alike::alike;
 use staging::Staging;
 
 /// Key of a footer's metadata: `{"fields": [{"name", "stored", "nullable"}]}` as JSON, where `stored` is a
@@ -158,7 +161,8 @@ impl DatasetWriter {
     /// Adds the rows of `batch`, whose columns have the names of the schema in its order.
     ///
     /// # Errors
-    /// `Mismatch` if the columns are not those of the schema, or null where they must not be; `Store` if the disk fails, `Unsupported`
+    /// `Mismatch` if the columns are not those of the schema, with its extension types and the members of its structs, which may be in another
+    /// order, or null where they must not be; `Store` if the disk fails, `Unsupported`
     /// for a cell of more than 2 GiB: after these two, nothing more can be written, and `Closed` says so.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         self.usable()?;
@@ -303,8 +307,8 @@ impl DatasetWriter {
             if own.name() != given.name() {
                 return Err(mismatch(what(), own.name().clone(), given.name().clone()));
             }
-            if !own.data_type().equals_datatype(&plain(given.data_type())) {
-                return Err(mismatch(what(), own.data_type().to_string(), given.data_type().to_string()));
+            if !alike(own, &plain_field(given)) {
+                return Err(mismatch(what(), type_text(own), type_text(given)));
             }
             if !own.is_nullable() && column.logical_null_count() > 0 {
                 let nulls = format!("{} nulls", column.logical_null_count());

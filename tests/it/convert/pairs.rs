@@ -3,9 +3,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, FixedSizeListArray,
-    Float16Array, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
-    StructArray, TimestampMicrosecondArray, UInt16Array, UInt64Array,
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray,
+    FixedSizeListArray, Float16Array, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray,
+    RecordBatch, StringArray, StructArray, TimestampMicrosecondArray, UInt16Array, UInt64Array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int32Type, Int64Type, Metadata, Schema};
@@ -289,6 +289,27 @@ fn options_that_a_format_has_no_use_for_are_refused() {
     let options = ConvertOptions { schema, ..plain() };
     let error = compared(&src, &src, &options).unwrap_err();
     assert!(error.to_string().contains("flaots"), "{error}");
+}
+
+#[test]
+fn a_type_names_members_that_are_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let value = |value: f64| -> ArrayRef { Arc::new(Float64Array::from(vec![value])) };
+    let member = |name: &str| Arc::new(Field::new(name, DataType::Float64, true));
+    let gps = StructArray::from(vec![(member("lat"), value(52.5)), (member("lon"), value(13.4))]);
+    parquet(&at("src.parquet"), &RecordBatch::try_from_iter([("gps", Arc::new(gps) as ArrayRef)]).unwrap());
+    let given = |of: &str| ConvertOptions { schema: Some(Types::parse(of).unwrap()), ..to(Format::Parquet) };
+    let other = given("gps: struct<lon: float64, alt: float64>");
+    let (error, text) = kind(run(&at("src.parquet"), &at("never"), &other));
+    assert!(matches!(error, bowstring::Error::Config { option: "schema", .. }) && text.contains("\"alt\""), "{text}");
+    assert!(!at("never").exists());
+    run(&at("src.parquet"), &at("out"), &given("gps: struct<lon: float32, lat: float64>")).unwrap();
+    let found = rows(&at("out"), &ConvertOptions::default()).unwrap();
+    let gps = found.column(0).as_struct();
+    assert_eq!(gps.column_names(), ["lon", "lat"]);
+    assert_eq!(gps.column(0).as_primitive::<Float32Type>().value(0), 13.4_f32);
+    assert_eq!(gps.column(1).as_primitive::<Float64Type>().value(0), 52.5);
 }
 
 #[test]
