@@ -9,16 +9,16 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayData, ArrayRef, AsArray, FixedSizeListArray, GenericByteArray, GenericListArray, OffsetSizeTrait,
-    RecordBatch, RecordBatchReader, make_array,
+    Array, ArrayData, ArrayReader as _, ArrayRef, AsArray, FixedSizeListArray, GenericByteArray, GenericListArray,
+    OffsetSizeTrait, RecordBatch, RecordBatchOptions, make_array,
 };
 use arrow::buffer::Buffer;
 use arrow::datatypes::{ByteArrayType, DataType, Field, GenericBinaryType, GenericStringType, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
-use arrow::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
-use bowstring::Error;
+use arrow::ffi_stream::{ArrayStreamReader, FFI_ArrowArrayStream};
 use bowstring::tensor::{Batch, Tensor};
+use bowstring::{Error, Place};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyList, PyString, PyTuple};
@@ -26,6 +26,7 @@ use pyo3::types::{PyBytes, PyCapsule, PyList, PyString, PyTuple};
 use crate::errors::raise;
 use crate::fork::Owned;
 use crate::raised::Raised;
+use crate::sound::checked;
 
 /// An Arrow column in Python.
 #[pyclass(frozen, name = "ArrowArray", module = "bowstring")]
@@ -224,9 +225,10 @@ pub(crate) fn batches(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Bat
         let pointer = taken::<FFI_ArrowArrayStream>(py, &capsule, c"arrow_array_stream")?;
         // SAFETY: a capsule of this name holds a valid ArrowArrayStream; from_raw moves it out and leaves a released one, which the
         // capsule then does not release again.
-        let reader = unsafe { RecordBatchStreamReader::from_raw(pointer) };
+        let reader = unsafe { ArrayStreamReader::from_raw(pointer) };
         let reader = reader.map_err(|error| refuse(py, &"this stream", &error.to_string()))?;
-        return Ok(Batches::Stream(reader));
+        let field = Arc::clone(reader.field());
+        return Batches::new(py, &field, Box::new(reader));
     }
     let pair = object.call_method0("__arrow_c_array__")?;
     let pair = pair.cast::<PyTuple>()?;
@@ -235,12 +237,13 @@ pub(crate) fn batches(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Bat
     let array = taken::<FFI_ArrowArray>(py, &array, c"arrow_array")?;
     // SAFETY: capsules of these names hold a valid ArrowArray, which from_raw moves out, and its schema, which is only read while
     // its capsule is alive. They came from one call, so they belong together.
-    let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array), &*schema) };
-    let data = data.map_err(|error| refuse(py, &"this array", &error.to_string()))?;
-    let array = make_array(data);
-    let batch = array.as_struct_opt().map(RecordBatch::from);
-    Ok(Batches::One(Some(batch.ok_or_else(|| refuse(py, array.data_type(), "pass a record batch or a table"))?)))
+    let (field, data) = unsafe { (Field::try_from(&*schema), from_ffi(FFI_ArrowArray::from_raw(array), &*schema)) };
+    let wrong = |error: ArrowError| refuse(py, &"this array", &error.to_string());
+    let (field, array) = (field.map_err(wrong)?, make_array(data.map_err(wrong)?));
+    Batches::new(py, &field, Box::new(std::iter::once(Ok(array))))
 }
+
+const UNTAKEN: &str = "the data cannot be taken over";
 
 /// The error for a stream that fails. Code of Python's that makes the rows may have failed: of that pyarrow passes on the text alone, the
 /// traceback with the exception in its last line.
@@ -248,7 +251,7 @@ fn untaken(error: ArrowError) -> Error {
     const MARK: &str = "Python exception: ";
     let text = error.to_string();
     let Some((_, traceback)) = text.split_once(MARK) else {
-        return Error::corrupt_by(bowstring::Place::default(), "the data cannot be taken over", error);
+        return Error::corrupt_by(Place::default(), UNTAKEN, error);
     };
     let last = traceback.trim_end().lines().next_back().unwrap_or_default();
     let source = match last.split(':').next() {
@@ -258,19 +261,46 @@ fn untaken(error: ArrowError) -> Error {
     Error::Store { operation: "take the rows".to_owned(), url: "the stream that was given".to_owned(), source }
 }
 
-/// Record batches, one after another.
-pub(crate) enum Batches {
-    One(Option<RecordBatch>),
-    Stream(RecordBatchStreamReader),
+type Arrays = Box<dyn Iterator<Item = Result<ArrayRef, ArrowError>> + Send>;
+
+/// Record batches, one after another. They are checked, because other libraries do not always.
+pub(crate) struct Batches {
+    schema: SchemaRef,
+    arrays: Arrays,
+    /// Rows before the next batch.
+    rows: u64,
 }
 
 impl Batches {
+    /// Batches of arrays of type `field`, which must be structs.
+    fn new(py: Python<'_>, field: &Field, arrays: Arrays) -> PyResult<Self> {
+        let DataType::Struct(fields) = field.data_type() else {
+            return Err(refuse(py, field.data_type(), "pass a record batch or a table"));
+        };
+        let schema = Schema::new_with_metadata(fields.clone(), field.metadata().clone());
+        Ok(Self { schema: Arc::new(schema), arrays, rows: 0 })
+    }
+
     /// Returns the schema of all batches.
     pub(crate) fn schema(&self) -> SchemaRef {
-        match self {
-            Self::One(batch) => batch.as_ref().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema),
-            Self::Stream(reader) => reader.schema(),
+        Arc::clone(&self.schema)
+    }
+
+    fn batch(&mut self, array: &ArrayRef) -> bowstring::Result<RecordBatch> {
+        let (_, columns, nulls) = array.as_struct().clone().into_parts();
+        // What is below a null is no value.
+        if let Some(row) = nulls.and_then(|nulls| (0..nulls.len()).find(|row| nulls.is_null(*row))) {
+            let hint = "leave the row out, or give it with nulls in its columns";
+            let null = Error::nulls("a null in place of a row", hint);
+            return Err(null.at(Place::default().row(self.rows + row as u64)));
         }
+        for (field, column) in self.schema.fields().iter().zip(&columns) {
+            checked(&column.to_data())
+                .map_err(|error| Error::corrupt_by(Place::default().column(field.name().as_str()), UNTAKEN, error))?;
+        }
+        self.rows += array.len() as u64;
+        let options = RecordBatchOptions::new().with_row_count(Some(array.len()));
+        RecordBatch::try_new_with_options(self.schema(), columns, &options).map_err(untaken)
     }
 }
 
@@ -278,9 +308,7 @@ impl Iterator for Batches {
     type Item = bowstring::Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self {
-            Self::One(batch) => batch.take().map(Ok),
-            Self::Stream(reader) => Some(reader.next()?.map_err(untaken)),
-        }
+        let array = self.arrays.next()?;
+        Some(array.map_err(untaken).and_then(|array| self.batch(&array)))
     }
 }

@@ -30,6 +30,7 @@ mod raised;
 mod rank;
 mod row_groups;
 mod server;
+mod sound;
 mod tensor;
 mod traces;
 mod wait;

@@ -180,6 +180,77 @@ def test_rows_may_not_call_the_writer_that_takes_them(call: str, tmp_path: pathl
     assert list(tmp_path.iterdir()) == []
 
 
+def _buffers(kind: pa.DataType, offsets: list[int], values: bytes, valid: bytes | None = None) -> pa.Array:
+    """An array of text or bytes of these buffers, which pyarrow does not look at."""
+    bitmap = None if valid is None else pa.py_buffer(valid)
+    ends = pa.py_buffer(np.array(offsets, np.int32).tobytes())
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [bitmap, ends, pa.py_buffer(values)])
+
+
+LATIN = pa.array([b"ok", b"caf\xe9"], pa.binary()).view(pa.string())
+
+
+@needs_pyarrow(14, "giving a schema to others")
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (LATIN, "UTF-8"),
+        (pa.ListArray.from_arrays([0, 0, 2], LATIN), "UTF-8"),
+        (pa.StructArray.from_arrays([LATIN], names=["s"]), "UTF-8"),
+        (pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), LATIN), "UTF-8"),
+        (pa.DictionaryArray.from_arrays(pa.array([0, 5], pa.int8()), pa.array(["a"]), safe=False), "5"),
+        (_buffers(pa.string(), [0, 1 << 20, 3], b"abc"), "1048576"),
+        (_buffers(pa.binary(), [0, 3, 1], b"abc"), "3"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_data_that_are_not_what_they_say_are_refused(
+    column: pa.Array, said: str, stream: bool, tmp_path: pathlib.Path
+) -> None:
+    rows = pa.table({"id": [1, 2], "x": column})
+    with DatasetWriter(tmp_path / "d", rows.schema) as writer:
+        with pytest.raises(bowstring.CorruptError, match="the data cannot be taken over") as refused:
+            # An array of structs comes alone, and not as a stream.
+            writer.write(rows if stream else pa.StructArray.from_arrays([rows["id"].chunk(0), column], ["id", "x"]))
+        assert refused.value.column == "x"
+        assert said in str(refused.value)
+    assert pq.read_table(tmp_path / "d").num_rows == 0
+
+
+@needs_pyarrow(14, "giving a schema to others")
+def test_what_nulls_and_slices_hide_is_not_looked_at(tmp_path: pathlib.Path) -> None:
+    # The second text is null, and its bytes are none.
+    hidden = _buffers(pa.string(), [0, 1, 2, 3], b"a\xffb", valid=b"\x05")
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], _buffers(pa.string(), [0, 1, 2, 3], b"ab\xff"))
+    rows = pa.table({"text": hidden, "lists": lists, "hour": pa.array([0, 1, 86_400_000], pa.time32("ms"))})
+    with DatasetWriter(tmp_path / "d", rows.schema) as writer:
+        writer.write(rows.slice(0, 2))
+        with pytest.raises(bowstring.CorruptError, match="UTF-8"):
+            writer.write(rows.slice(2))
+        writer.write(
+            rows.select(["text", "hour"]).append_column("lists", pa.array([["c"]] * 3)).select(rows.column_names)
+        )
+    found = pq.read_table(tmp_path / "d")
+    assert found["text"].to_pylist() == ["a", None, "a", None, "b"]
+    assert found["lists"].to_pylist() == [["a"], ["b"], ["c"], ["c"], ["c"]]
+    assert found["hour"].cast(pa.int32()).to_pylist() == [0, 1, 0, 1, 86_400_000], "sound, although pyarrow refuses it"
+
+
+@needs_pyarrow(14, "giving a schema to others")
+def test_a_null_in_place_of_a_row_is_refused(tmp_path: pathlib.Path) -> None:
+    schema = pa.schema([("age", pa.int64())])
+    people = pa.StructArray.from_arrays([pa.array([31, 99, 45])], names=["age"], mask=pa.array([False, True, False]))
+    writer = DatasetWriter(tmp_path / "d", schema)
+    for data in (people, pa.chunked_array([people])):
+        with pytest.raises(bowstring.NullsError, match="in place of a row") as refused:
+            writer.write(data)
+        assert refused.value.row == 1
+    writer.write(people.slice(2))
+    writer.write(pa.chunked_array([people.slice(0, 1)]))
+    writer.finish()
+    assert pq.read_table(tmp_path / "d")["age"].to_pylist() == [45, 31]
+
+
 @needs_pyarrow(14, "giving a schema to others")
 def test_columns_of_other_members_or_shapes_are_refused(tmp_path: pathlib.Path) -> None:
     place = pa.array([{"lat": 52.5, "lon": 13.4}])
