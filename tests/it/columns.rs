@@ -242,6 +242,30 @@ fn decimals_become_float64() {
 }
 
 #[test]
+fn decimals_become_integers_exactly() {
+    let of = |values: Vec<Option<i128>>, scale| {
+        array(Decimal128Array::from(values).with_precision_and_scale(38, scale).unwrap())
+    };
+    let large = 9_007_199_254_740_993;
+    let columns = [("id", of(vec![Some(large), Some(7)], 0)), ("q", of(vec![Some(300), Some(-700)], 2))];
+    let batch = whole(&columns, r#"{"cast": {"id": "int64", "q": "int8"}}"#).unwrap();
+    assert_eq!((values::<i64>(&batch, "id"), values::<i8>(&batch, "q")), (vec![large as i64, 7], vec![3, -7]));
+    let batch = whole(&columns, r#"{"pack": [{"name": "p", "columns": ["id", "q"], "dtype": "int64"}]}"#).unwrap();
+    assert_eq!(values::<i64>(&batch, "p"), [large as i64, 3, 7, -7]);
+    for (value, ty) in
+        [(301, "int64"), (30_000, "int8"), (-100, "uint64"), (i128::from(u64::MAX) * 100 + 100, "uint64")]
+    {
+        let columns = [("q", of(vec![None, Some(value)], 2))];
+        let cast = format!(r#"{{"cast": {{"q": "{ty}"}}, "nulls": {{"fill": 1}}}}"#);
+        let error = whole(&columns, &cast).unwrap_err();
+        assert!(error.to_string().contains(&format!("column q, row 1: a value does not fit {ty}")), "{error}");
+    }
+    let batch =
+        whole(&[("q", of(vec![None, Some(1)], 0))], r#"{"cast": {"q": "uint64"}, "nulls": {"fill": 5}}"#).unwrap();
+    assert_eq!(values::<u64>(&batch, "q"), [5, 1]);
+}
+
+#[test]
 fn dates_and_times_keep_their_unit() {
     scalars! {
         Date32Array::from(vec![20_000]) => i32, "x int32 [B] (days)", [20_000];

@@ -17,6 +17,7 @@
 mod assemble;
 mod block;
 mod bytes;
+mod decimals;
 mod gather;
 mod items;
 mod layout;

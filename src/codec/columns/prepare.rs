@@ -19,7 +19,7 @@ use super::offsets::Offsets;
 use super::output::{Held, Limit, Member, NullPlan};
 use super::parts::{Bad, Cause, Data, Part, RowSet, mask};
 use super::strings::Lists;
-use super::{stand_in, vector};
+use super::{decimals, stand_in, vector};
 use crate::schema::{DType, cast};
 
 /// A step down from rows towards elements, for mapping back.
@@ -257,12 +257,11 @@ fn numbers(
     mut nulls: Option<NullBuffer>,
     root: &ArrayRef,
 ) -> Checked<Part> {
-    let (mut bytes, mut dtype) = stored(array, &member.leaf.kind, member.dtype)?;
+    let (mut bytes, mut dtype, mut odd) = stored(array, &member.leaf.kind, member.dtype)?;
     if let Kind::Blob(length) = member.leaf.kind {
         nulls = nulls.map(|nulls| nulls.expand(length));
         walk.levels.push(Level::Fixed(length));
     }
-    let mut misfit = None;
     let zero = vec![0; member.dtype.size()];
     let value = if let NullPlan::Fill(value) = &member.nulls { value } else { &zero };
     // Usually a null is to be zero, and is zero already.
@@ -275,20 +274,11 @@ fn numbers(
         let elements = bytes.len() / dtype.size();
         let mut output = MutableBuffer::from_len_zeroed(elements * member.dtype.size());
         if !convert(dtype, &bytes, member.dtype, &mut output) {
-            let mut rows = RowSet::new(walk.rows);
             let misfits = misfits(dtype, &bytes, member.dtype);
             if misfits.is_empty() {
                 return Err("values that are not aligned".to_owned());
             }
-            for element in misfits {
-                // Values under a null have no meaning.
-                if nulls.as_ref().is_none_or(|nulls| nulls.is_valid(element))
-                    && let Some(row) = walk.row_of(element)
-                {
-                    rows.insert(row);
-                }
-            }
-            misfit = Some(rows).filter(|rows| !rows.is_empty());
+            odd.extend(misfits);
         }
         if let Some(nulls) = &nulls {
             for element in absent(nulls).set_indices() {
@@ -297,6 +287,19 @@ fn numbers(
             }
         }
         (bytes, dtype) = (output.into(), member.dtype);
+    }
+    let mut misfit = None;
+    if !odd.is_empty() {
+        let mut rows = RowSet::new(walk.rows);
+        for element in odd {
+            // Values under a null have no meaning.
+            if nulls.as_ref().is_none_or(|nulls| nulls.is_valid(element))
+                && let Some(row) = walk.row_of(element)
+            {
+                rows.insert(row);
+            }
+        }
+        misfit = Some(rows).filter(|rows| !rows.is_empty());
     }
     let width = member.leaf.elements() * dtype.size();
     let offsets = walk.offsets();
@@ -345,8 +348,9 @@ impl Member {
     }
 }
 
-/// The values as bytes of an element type. `wanted` is the type of an array without one.
-fn stored(array: &ArrayRef, kind: &Kind, wanted: DType) -> Checked<(Buffer, DType)> {
+/// The values as bytes of an element type, and the elements that it does not hold. `wanted` is the type of an array without one, and what
+/// decimals become.
+fn stored(array: &ArrayRef, kind: &Kind, wanted: DType) -> Checked<(Buffer, DType, Vec<usize>)> {
     let to = |ty: &DataType| cast(array, ty).map_err(|error| error.to_string());
     match array.data_type() {
         DataType::Dictionary(_, values) => return stored(&to(values)?, kind, wanted),
@@ -356,9 +360,13 @@ fn stored(array: &ArrayRef, kind: &Kind, wanted: DType) -> Checked<(Buffer, DTyp
     let (array, dtype) = match kind {
         Kind::Number(DType::Bool) => {
             let bits = array.as_boolean_opt().ok_or_else(|| unexpected(array, "booleans"))?;
-            return Ok((bools(bits.values()), DType::Bool));
+            return Ok((bools(bits.values()), DType::Bool, Vec::new()));
         }
-        Kind::Null => return Ok((MutableBuffer::from_len_zeroed(array.len() * wanted.size()).into(), wanted)),
+        Kind::Null => {
+            let zeros = MutableBuffer::from_len_zeroed(array.len() * wanted.size());
+            return Ok((zeros.into(), wanted, Vec::new()));
+        }
+        Kind::Decimal if wanted.arrow().is_some_and(|ty| ty.is_integer()) => return decimals::whole(array, wanted),
         Kind::Decimal => (to(&DataType::Float64)?, DType::Float64),
         Kind::Number(dtype) => (Arc::clone(array), *dtype),
         Kind::Blob(_) => (Arc::clone(array), DType::Uint8),
@@ -369,8 +377,8 @@ fn stored(array: &ArrayRef, kind: &Kind, wanted: DType) -> Checked<(Buffer, DTyp
     let width = elements * dtype.size();
     let (start, len) = (data.offset() * width, data.len() * width);
     match data.buffers().first() {
-        Some(buffer) if start + len <= buffer.len() => Ok((buffer.slice_with_length(start, len), dtype)),
-        None if len == 0 => Ok((Buffer::from_vec(Vec::<u64>::new()), dtype)),
+        Some(buffer) if start + len <= buffer.len() => Ok((buffer.slice_with_length(start, len), dtype, Vec::new())),
+        None if len == 0 => Ok((Buffer::from_vec(Vec::<u64>::new()), dtype, Vec::new())),
         _ => Err("fewer values than rows".to_owned()),
     }
 }
