@@ -51,18 +51,20 @@ def _metadata(schema: Schema, name: str) -> dict[str, str]:
 def _arrays(column: Column, batch: Columns) -> Iterator[tuple[str, Any, bool]]:
     """Names, arrays and nullability of the Arrow columns of a column."""
     import numpy as np
-    import pyarrow
+    import pyarrow.compute
 
     name = column.name
     valid = f"{name}__valid"
     nullable = valid in column.parts
     mask: Any = batch[valid] if nullable else None
     if column.dtype is None:
-        # Its nulls are in the array, but for those of lists, which are empty there.
+        # Its nulls are in the array, but for those of lists and padding rows, which are empty there.
         found = pyarrow.array(batch[name])
         if nullable and pyarrow.types.is_large_list(found.type):
             # A list that has a null inside is masked too.
             found = _with_nulls(found, mask.numpy() | (np.diff(found.offsets.to_numpy()) > 0))
+        elif nullable and found.null_count < np.count_nonzero(~mask.numpy()):
+            found = pyarrow.compute.if_else(pyarrow.array(mask.numpy()), found, pyarrow.scalar(None, found.type))
         yield name, found, True
         return
     offsets = [part for part in column.parts if part.startswith(f"{name}__offsets")]

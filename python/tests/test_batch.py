@@ -189,6 +189,18 @@ def test_masks_of_every_form_become_nulls(tmp_path: pathlib.Path) -> None:
     assert record["pack"].to_pylist() == pairs
 
 
+def test_padding_rows_of_masked_text_are_null(tmp_path: pathlib.Path) -> None:
+    table = pa.table(
+        {"text": ["a", None], "bytes": [None, b"b"], "texts": [["a"], None], "day": pa.array([1, None], pa.date32())}
+    )
+    pq.write_table(table, tmp_path / "nulls.parquet")
+    options: dict[str, Any] = {"shuffle": False, "nulls": "mask", "tail": "pad", "arrow": ["day"]}
+    with Loader(tmp_path / "nulls.parquet", batch_size=3, **options) as loader:
+        record = next(loader.batches()).to_pyarrow()
+    for name in table.column_names:
+        assert record[name].to_pylist() == [*table[name].to_pylist(), None], name
+
+
 def test_an_older_pyarrow_is_named(kinds: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {**EVERY_KIND, "cast": {}, "arrow": ["name"], "shuffle": False}
     with Loader(kinds, **options) as loader:
