@@ -134,16 +134,19 @@ pub(super) fn gather_any(ty: &DataType, cells: &[&ArrayRef], picks: &Picks<'_>) 
     rows(cells, &padding, picks)
 }
 
-/// The picked rows of lists of text or binary. Padding rows are empty.
+/// The picked rows of lists of text or binary, or of strings that are arrays without axes. Padding rows are empty.
 pub(super) fn gather_nested(ty: &DataType, cells: &[&ArrayRef], picks: &Picks<'_>) -> Result<ArrayRef, String> {
-    let DataType::LargeList(item) = ty else { return Err(format!("lists of type {ty}")) };
-    let padding = LargeListArray::try_new(
-        Arc::clone(item),
-        OffsetBuffer::new(vec![0i64, 0].into()),
-        new_empty_array(item.data_type()),
-        None,
-    );
-    rows(cells, &padding.map_err(|error| error.to_string())?, picks)
+    let padding: ArrayRef = match ty {
+        DataType::LargeList(item) => {
+            let ends = OffsetBuffer::new(vec![0i64, 0].into());
+            let lists = LargeListArray::try_new(Arc::clone(item), ends, new_empty_array(item.data_type()), None);
+            Arc::new(lists.map_err(|error| error.to_string())?)
+        }
+        DataType::LargeUtf8 => Arc::new(LargeStringArray::from_iter_values([""])),
+        DataType::LargeBinary => Arc::new(LargeBinaryArray::from_iter_values([b""])),
+        _ => return Err(format!("lists of type {ty}")),
+    };
+    rows(cells, &padding, picks)
 }
 
 /// The picked rows of `cells`, then the row of `padding` once for each padding row.
@@ -161,6 +164,20 @@ mod tests {
     use arrow::array::BinaryViewBuilder;
 
     use super::*;
+
+    #[test]
+    fn arrays_without_axes_are_strings() {
+        for text in [true, false] {
+            let mut builder = BinaryViewBuilder::new();
+            ["a", "bc"].into_iter().for_each(|value| builder.append_value(value));
+            let strings = nested(&builder.finish(), text, None, &[]).unwrap();
+            let picks = Picks { rows: &[(0, 1), (0, 0)], size: 3, runs: &[], streams: None };
+            let found = gather_nested(&delivered(text, 0), &[&strings], &picks).unwrap();
+            assert_eq!(found.data_type(), &delivered(text, 0));
+            let found = cast(&found, &DataType::LargeUtf8).unwrap();
+            assert_eq!(found.as_string::<i64>().iter().flatten().collect::<Vec<_>>(), ["bc", "a", ""]);
+        }
+    }
 
     #[test]
     fn a_value_said_too_often_is_an_error_before_anything_is_reserved() {
