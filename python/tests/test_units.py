@@ -23,11 +23,14 @@ def table(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_a_time_beyond_the_finer_unit_is_named_by_its_row(table: pathlib.Path, chosen: str | None) -> None:
     with (
         bowstring.Loader(table, batch_size=90, shuffle=False, filter=chosen) as loader,
-        pytest.raises(bowstring.UnsupportedError, match=r"does not fit Timestamp\(ns\)") as caught,
+        pytest.raises(
+            bowstring.UnsupportedError, match=r"of Timestamp\(ms\) as Timestamp\(ns\) is not supported"
+        ) as caught,
     ):
         next(iter(loader))
     assert (caught.value.row, caught.value.column) == (50, "x")
     assert caught.value.file.endswith("0.parquet")
+    assert "by a filter on another column" in str(caught.value)
 
 
 def test_rows_without_it_are_read(table: pathlib.Path) -> None:

@@ -288,8 +288,9 @@ fn adapted(array: &ArrayRef, data_type: &DataType, rows: &Rows, place: &Place) -
     // The file is sound if all that is wrong is a value that this type does not hold.
     let Err(misfit) = guard(place, WHAT, || Ok(cast(array, data_type)))? else { return adapted };
     let Some(row) = misfit.row.and_then(|at| stored_row(at, rows)) else { return adapted };
-    let hint = "files of the dataset differ in this type: leave the row out by a filter, or open the files as separate datasets";
-    Err(Error::unsupported(misfit.to_string(), hint).at(place.clone().row(row as u64)))
+    // A filter on the column itself compares with values of this type.
+    let hint = "files of the dataset differ in this type: leave the row out by a filter on another column, or open the files as separate datasets";
+    Err(Error::unsupported(misfit.conversion(), hint).at(place.clone().row(row as u64)))
 }
 
 /// The row of the row group that is number `at` of those that are selected.

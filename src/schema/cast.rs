@@ -45,6 +45,13 @@ pub(crate) struct Misfit {
     cause: Option<ArrowError>,
 }
 
+impl Misfit {
+    /// What was asked for, without a verdict.
+    pub(crate) fn conversion(&self) -> String {
+        format!("the value {} of {} as {}", self.value, self.from, self.to)
+    }
+}
+
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
