@@ -41,7 +41,9 @@ class Schema(Mapping[str, Field]):
     >>> pyarrow.schema(loader.schema)  # doctest: +SKIP
 
     Arrow libraries read it as an Arrow schema with one field per column, as a server sends it: tensors of several axes are
-    ``arrow.fixed_shape_tensor``, ragged columns large lists; a column with a mask is nullable. ``str()`` gives one line per column.
+    ``arrow.fixed_shape_tensor``, ragged columns large lists; a column with a mask is nullable. What :meth:`Batch.to_pyarrow`
+    makes may have other types (booleans, masked packs) and more fields (``x__lengths``, ``x__indices``): to write batches, take
+    the schema of the first one. ``str()`` gives one line per column.
     """
 
     def __init__(self, native: _native.Loader) -> None:

@@ -201,6 +201,17 @@ def test_padding_rows_of_masked_text_are_null(tmp_path: pathlib.Path) -> None:
         assert record[name].to_pylist() == [*table[name].to_pylist(), None], name
 
 
+def test_batches_are_written_with_the_schema_of_the_first(tmp_path: pathlib.Path) -> None:
+    pq.write_table(pa.table({"ok": [True, None, False], "text": ["a", None, "b"]}), tmp_path / "in.parquet")
+    with Loader(tmp_path / "in.parquet", batch_size=2, shuffle=False, nulls="mask", tail="short") as loader:
+        records = [batch.to_pyarrow() for batch in loader.batches()]
+        assert pa.schema(loader.schema) != records[0].schema, "booleans have other types in it"
+    with pq.ParquetWriter(tmp_path / "out.parquet", records[0].schema) as writer:
+        for record in records:
+            writer.write_batch(record)
+    assert pq.read_table(tmp_path / "out.parquet")["ok"].to_pylist() == [True, None, False]
+
+
 def test_an_older_pyarrow_is_named(kinds: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {**EVERY_KIND, "cast": {}, "arrow": ["name"], "shuffle": False}
     with Loader(kinds, **options) as loader:
