@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections import deque
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
@@ -25,7 +27,7 @@ class Course:
     batches queue here until the model has trained on them. Keras says neither whether an epoch gets a new iterator nor how many
     batches an execution had; the requests show both. A pass that follows the end of the last one is ``repeat()`` going on, maybe
     long before training gets there. Otherwise, the first pass that begins with Keras' epoch is that of a new iterator, and begins
-    where training is.
+    where training is. Passes of validation and of callbacks are beside training, and change nothing here.
     """
 
     def __init__(self, steps: int, position: Position) -> None:
@@ -37,6 +39,10 @@ class Course:
         self.start: Position | None = None
         self.origin: Position | None = None
         self.training = False
+        # What runs the fit.
+        self._fit: CodeType | None = None
+        # While Keras validates, the former value of ``_ended``.
+        self._validating: tuple[int | None] | None = None
         # Keras is about to make an iterator, if it does not keep its own.
         self.opening = False
         # Keras makes it when it takes the first batch, as on JAX.
@@ -60,6 +66,7 @@ class Course:
 
     def _leave(self) -> None:
         self.training = self.opening = False
+        self._validating = None
         self._cut()
 
     def _cut(self) -> None:
@@ -70,24 +77,33 @@ class Course:
 
     # ---- what the dataset reports -----------------------------------------------------------------------------------------
 
-    def iterated(self) -> None:
-        """Somebody iterates over the dataset itself: Keras at the start of an epoch, or a loop after a fit that was interrupted."""
+    def iterated(self) -> bool:
+        """Somebody iterates over the dataset itself: Keras, a callback, or a loop after a fit that was interrupted.
+
+        True if it is in a fit, but not for training.
+        """
         with self._lock:
-            if self.training and not self.opening and not (self.late and self._fresh):
+            beside = _beside(self._fit) if self.training else None
+            if beside is None and self.training and not self.opening and not (self.late and self._fresh):
                 self.training = False
                 self.origin = None
+            return beside is True
 
-    def begin(self) -> tuple[int, Position | None]:
-        """The number of a pass that begins now, 0 outside of ``fit``; and where, if not at the epoch after the last pass."""
+    def begin(self, beside: bool) -> tuple[int, Position | None]:
+        """The number of a pass that begins now: 0 outside of ``fit``, -1 beside training. And where, if not at the next epoch."""
         with self._lock:
             at, goes_on = self.start, False
-            if self.training and at is None:
-                if self._ended is not None and not (self._fresh and self._untried):
+            if beside:
+                return -1, (self.consumed[0], 0)
+            if self.training:
+                opens = self._validating is None and (self._fresh or at is not None)
+                if not opens and self._ended is None:
+                    # Of stages behind the dataset.
+                    return -1, (self.consumed[0], 0)
+                if at is None and self._ended is not None and not (self._fresh and self._untried):
                     at, goes_on = (self._ended, 0), True
-                elif self._fresh:
+                elif at is None:
                     at = self.consumed
-                else:
-                    goes_on = True
             self.start = self._ended = None
             if not self.training:
                 return 0, at
@@ -118,22 +134,41 @@ class Course:
     # ---- what Keras reports -----------------------------------------------------------------------------------------------
 
     def train(self, origin: Position) -> None:
-        """A fit begins, at ``origin``."""
+        """A fit begins, at ``origin``: called by a hook of its callback."""
         with self._lock:
             self._leave()
-            epochs, step = divmod(origin[1], self._steps)
-            self.start = self.consumed = self.origin = (origin[0] + epochs, step)
+            self.start = self.consumed = self.origin = self._opened(origin)
+            self._fit = _fit()
             self.training = True
 
     def expect(self, opening: bool) -> None:
         """Keras' epoch begins, or its first batch: older iterators are gone by then, unless Keras keeps one."""
         with self._lock:
+            # The end of an epoch has no batch to train on.
+            self.consumed = self._opened(self.consumed)
+            self.start = None if self.start is None else self._opened(self.start)
             self.training = self._fresh = True
             self.opening = opening
+            self._validating = None
+
+    def _opened(self, position: Position) -> Position:
+        epochs, step = divmod(position[1], self._steps)
+        return position[0] + epochs, step
+
+    def validate(self, begins: bool) -> None:
+        """Keras begins to validate, or has done so."""
+        with self._lock:
+            if begins and self.training:
+                self._validating, self._ended = (self._ended,), None
+            elif self._validating is not None:
+                (former,), self._validating = self._validating, None
+                self._ended = former if self._ended is None else self._ended
 
     def trained(self, batches: int) -> None:
         """The model has trained on so many more batches, or on all that there were."""
         with self._lock:
+            # What training takes from has begun.
+            self._fresh = False
             for _ in range(min(batches, len(self._ahead))):
                 epoch, step = self._ahead.popleft()
                 self.consumed = (epoch, step + 1) if step + 1 < self._steps else (epoch + 1, 0)
@@ -146,6 +181,30 @@ class Course:
             self._leave()
             epoch, step = self.consumed
             self.start = self.origin = (epoch + (step > 0), 0)
+
+
+def _is_hook(code: CodeType) -> bool:
+    # Keras' list of callbacks has underscores before some of its hooks.
+    return code.co_name.lstrip("_").startswith("on_")
+
+
+def _fit() -> CodeType | None:
+    """The code that runs the hook of a callback which the caller's caller is: that of Keras' ``fit``."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and _is_hook(frame.f_code):
+        frame = frame.f_back
+    return frame.f_code
+
+
+def _beside(fit: CodeType | None) -> bool | None:
+    """Whether a call within ``fit`` is of validation or a callback, and not of training; ``None`` outside of it."""
+    frame, beside = sys._getframe(2), False
+    while frame.f_code is not fit:
+        beside = beside or frame.f_code.co_name == "evaluate" or _is_hook(frame.f_code)
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return beside
 
 
 class Mark(int):
@@ -182,8 +241,8 @@ def callback(data: Dataset) -> Any:
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.counted = 0
-            self.epoch = course.consumed[0]
             course.expect(opening=True)
+            self.epoch = course.consumed[0]
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             if self.counted == 0:
@@ -203,6 +262,12 @@ def callback(data: Dataset) -> Any:
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if self.model.stop_training is self.mark:
                 self.model.stop_training = False
+
+        def on_test_begin(self, logs: Any = None) -> None:
+            course.validate(begins=True)
+
+        def on_test_end(self, logs: Any = None) -> None:
+            course.validate(begins=False)
 
         def on_train_end(self, logs: Any = None) -> None:
             course.finish()

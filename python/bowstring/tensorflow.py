@@ -144,7 +144,8 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         # The loader itself is where the last request was: stages of older iterators may read ahead meanwhile.
         self._course = Course(self._steps, (loader.epoch, loader.step))
         self._arrange = _arrangement(self._columns, targets, inputs, weights_from_mask)
-        self._inner = self._graph()
+        self._inner = self._graph(beside=False)
+        self._beside: Any = None
         super().__init__(self._inner._variant_tensor)
 
     # ---- the interface of TensorFlow's datasets ---------------------------------------------------------------------------
@@ -153,8 +154,12 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         return [self._inner]
 
     def __iter__(self) -> Any:
-        self._course.iterated()
-        return super().__iter__()
+        if not self._course.iterated():
+            return super().__iter__()
+        # A graph of its own tells its passes from those of training, which may begin meanwhile.
+        if self._beside is None:
+            self._beside = self._graph(beside=True)
+        return iter(self._beside)
 
     @property
     def element_spec(self) -> Any:
@@ -257,7 +262,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     # ---- the graph, and what it calls -----------------------------------------------------------------------------------
 
-    def _graph(self) -> Any:
+    def _graph(self, beside: bool) -> Any:
         """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch; and end.
 
         Later stages ask TensorFlow for the number of elements. It takes a choice among datasets for endless if one of
@@ -283,7 +288,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
             return self._structured(arrays)
 
         def begin(_: Any) -> Any:
-            return [tf.ensure_shape(n, []) for n in tf.numpy_function(self._begin, [], [tf.int64] * 3)]
+            return [tf.ensure_shape(n, []) for n in tf.numpy_function(lambda: self._begin(beside), [], [tf.int64] * 3)]
 
         settings = tf.data.Options()
         settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -308,9 +313,9 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
             found.update(_assembled(column, rest))
         return self._arrange(found)
 
-    def _begin(self) -> Any:
+    def _begin(self, beside: bool) -> Any:
         with self._lock:
-            number, at = self._course.begin()
+            number, at = self._course.begin(beside)
             epoch, step = self._beginning(at)
         return [_int64(number * _EPOCHS + epoch), _int64(step), _int64(self._steps)]
 

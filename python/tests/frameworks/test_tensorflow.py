@@ -314,11 +314,16 @@ def test_a_fit_over_no_steps_is_an_error(kinds: pathlib.Path) -> None:
 class Reader(Recorder):
     """Records the rows, and learns nothing."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.tested: list[list[int]] = []
+
     def train_step(self, data: Any) -> Any:
         self.seen.append(data[0]["id"].numpy().tolist())
         return {"loss": tf.constant(0.0)}
 
     def test_step(self, data: Any) -> Any:
+        self.tested.append(data[0]["id"].numpy().tolist())
         return {"loss": tf.constant(0.0)}
 
 
@@ -489,6 +494,124 @@ def test_a_position_set_after_the_callback_was_made_holds(kinds: pathlib.Path, s
     setting = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: data.set_epoch(epoch))
     model.fit(STAGES[stages](data), epochs=3, callbacks=[follow, setting], verbose=0)
     assert model.seen == want
+
+
+class Beside(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+    """Makes a pass of its own over the data in each hook of a name, and keeps the positions before and after it."""
+
+    def __init__(self, data: Dataset, hook: str, pass_over: Callable[[Any, Dataset], Any]) -> None:
+        super().__init__()
+        self.data, self.found, self.positions = data, [], []
+
+        def during(number: Any = None, logs: Any = None) -> None:
+            if "batch" in hook and number % 6 != 0:
+                return
+            before = (data.epoch, data.step)
+            self.found.append(pass_over(self.model, data))
+            self.positions.append((before, (data.epoch, data.step)))
+
+        setattr(self, hook, during)
+
+
+def evaluated(model: Any, data: Any) -> list[list[int]]:
+    model.tested = []
+    model.evaluate(data, verbose=0)
+    return list(model.tested)
+
+
+def rows_of(batches: list[list[int]]) -> list[int]:
+    return sorted(row for batch in batches for row in batch)
+
+
+PASSES: dict[str, Callable[[Any, Dataset], Any]] = {
+    "evaluate": evaluated,
+    "evaluate a part": lambda model, data: evaluated(model, data.take(4)),
+    "evaluate ahead": lambda model, data: evaluated(model, data.prefetch(30)),
+    "predict": lambda model, data: model.predict(data, verbose=0).shape,
+    "a loop": lambda model, data: [ids(x) for x, _ in data],
+    "one batch": lambda model, data: ids(next(iter(data))[0]),
+}
+HOOKS = ["on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "hook", "passes"),
+    [
+        *(("itself", "on_epoch_end", passes) for passes in PASSES),
+        *(("itself", hook, "evaluate") for hook in HOOKS),
+        ("prefetch", "on_epoch_end", "evaluate a part"),
+        # An iterator that Keras keeps goes on with the next epoch meanwhile.
+        *(("repeat, prefetch", hook, "evaluate") for hook in ("on_train_batch_end", "on_epoch_end")),
+    ],
+)
+def test_passes_of_callbacks_are_beside_training(kinds: pathlib.Path, stages: str, hook: str, passes: str) -> None:
+    want = expected(kinds)
+    data, model = labelled(kinds), recorded()
+    beside, tally = Beside(data, hook, PASSES[passes]), Tally(data, model)
+    options = {"steps_per_epoch": 13} if stages.startswith("repeat") else {}
+    model.fit(STAGES[stages](data), epochs=3, callbacks=[data.callback(), beside, tally], verbose=0, **options)
+    assert model.seen == want
+    assert tally.lengths == [13] * 3
+    assert [(s["epoch"], s["step"]) for _, s in tally.positions] == [divmod(n, 13) for n, _ in tally.positions]
+    assert all(before == after for before, after in beside.positions)
+    assert len(beside.found) == {"on_train_begin": 1}.get(hook, 9 if "batch" in hook else 3)
+    if passes in ("evaluate", "evaluate ahead", "a loop"):
+        assert all(rows_of(found) == rows_of(want[:13]) for found in beside.found)
+
+
+VALIDATION: dict[str, Callable[[Dataset], dict[str, Any]]] = {
+    "itself": lambda data: {"validation_data": data},
+    "a part": lambda data: {"validation_data": data.take(4)},
+    "some steps": lambda data: {"validation_data": data, "validation_steps": 2},
+    "ahead": lambda data: {"validation_data": data.prefetch(30), "validation_steps": 2},
+    "now and then": lambda data: {"validation_data": data.map(lambda x, y: (x, y)), "validation_freq": 2},
+}
+
+
+@pytest.mark.parametrize("stages", ["itself", "prefetch", "repeat, prefetch"])
+@pytest.mark.parametrize("validation", VALIDATION)
+def test_validation_over_the_same_data_is_beside_training(kinds: pathlib.Path, stages: str, validation: str) -> None:
+    want = expected(kinds)
+
+    def fit(data: Dataset, model: Recorder, *callbacks: Any) -> None:
+        options = {**VALIDATION[validation](data), "initial_epoch": data.epoch, "epochs": 3, "verbose": 0}
+        model.fit(STAGES[stages](data), **options, callbacks=[data.callback(), *callbacks])
+
+    data, model = labelled(kinds), recorded()
+    tally = Tally(data, model)
+    ends: list[tuple[int, int]] = []
+    end = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append((data.epoch, data.step)))
+    fit(data, model, tally, end)
+    assert model.seen == want
+    assert tally.lengths == [13] * 3
+    assert [(s["epoch"], s["step"]) for _, s in tally.positions] == [divmod(n, 13) for n, _ in tally.positions]
+    assert ends == [(1, 0), (2, 0), (3, 0)]
+    assert (data.epoch, data.step) == (3, 0)
+    if validation == "itself":
+        assert rows_of(model.tested[:13]) == rows_of(want[:13])
+        assert len(model.tested) == 39
+    # Stopped in the epoch after a validation, it goes on at the batch: in this process, and in another one.
+    data, model = labelled(kinds), recorded()
+    stop = Stop(data, 17)
+    with pytest.raises(KeyboardInterrupt):
+        fit(data, model, stop)
+    assert (model.seen, data.epoch, data.step) == (want[:17], 1, 4)
+    fit(data, model)
+    assert model.seen == want
+    data, model = labelled(kinds), recorded()
+    data.load_state_dict(stop.state)
+    fit(data, model)
+    assert model.seen == want[17:]
+    assert (data.epoch, data.step) == (3, 0)
+
+
+def test_a_fit_opens_the_epoch_after_one_that_has_ended(kinds: pathlib.Path) -> None:
+    data, model = labelled(kinds), recorded()
+    load = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: data.load_state_dict(data.state_at(13, epoch)) if epoch == 1 else None
+    )
+    model.fit(data, epochs=2, callbacks=[load, data.callback()], verbose=0)
+    assert model.seen == [*expected(kinds)[:13], *expected(kinds)[26:]]
 
 
 @pytest.mark.parametrize("stages", ["itself", "prefetch more than an epoch", "repeat", "repeat, prefetch"])

@@ -281,8 +281,43 @@ for kind in kinds:
             data.load_state_dict(stop.state)
             model().fit(staged(data), initial_epoch=data.epoch, epochs=2, callbacks=[data.callback()], verbose=0)
             found.append([name, after, place, list(seen), [data.epoch, data.step]])
+
+
+class Beside(keras.callbacks.Callback):
+    def __init__(self, data, over, hook):
+        super().__init__()
+        self.data, self.over = data, over
+        setattr(self, hook, lambda *_, **__: self.over(self.model, self.data))
+
+
+# Passes over the same data that are not of training.
+passes = {
+    "evaluate": lambda model, data: model.evaluate(data, verbose=0),
+    "predict": lambda model, data: model.predict(data, verbose=0),
+    "a part": lambda model, data: model.evaluate(data.take(4), verbose=0),
+    "one batch": lambda model, data: next(iter(data)),
+}
+validations = {"itself": lambda data: data, "a part": lambda data: data.take(4), "ahead": lambda data: data.prefetch(9)}
+cases = [({}, over, hook) for over in passes for hook in ("on_epoch_end", "on_train_batch_end") if over != "predict"]
+cases += [({}, "predict", "on_epoch_end"), ({}, "evaluate", "on_epoch_begin")]
+cases += [({"validation_data": kind}, None, None) for kind in validations]
+beside = []
+for options, over, hook in cases:
+    for stop_after in (None, 8):
+        seen.clear()
+        data, made = opened(), model()
+        options = {name: validations[kind](data) if isinstance(kind, str) else kind for name, kind in options.items()}
+        others = [] if over is None else [Beside(data, passes[over], hook)]
+        if stop_after is not None:
+            # After a validation, it goes on at the batch.
+            try:
+                made.fit(data, epochs=2, callbacks=[data.callback(), Stop(data, stop_after), *others], verbose=0, **options)
+            except KeyboardInterrupt:
+                pass
+        made.fit(data, initial_epoch=data.epoch, epochs=2, callbacks=[data.callback(), *others], verbose=0, **options)
+        beside.append([over or "validation", hook, stop_after, list(seen), [data.epoch, data.step]])
 print()
-print(json.dumps(found))
+print(json.dumps([found, beside]))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -305,9 +340,12 @@ def test_the_callback_follows(
     process = script(RESUMED, path)
     out, errors = process.communicate(timeout=280)
     assert process.returncode == 0, errors[-4000:]
-    found = json.loads(out.splitlines()[-1])
+    found, beside = json.loads(out.splitlines()[-1])
     assert len(found) == (12 if backend == "jax" else 6)
     for stages, after, place, seen, end in found:
         assert place == [*divmod(after, 6)], (stages, after)
         assert seen == want, (stages, after)
         assert end == [2, 0]
+    assert len(beside) == 22
+    for *case, seen, end in beside:
+        assert (seen, end) == (want, [2, 0]), case
