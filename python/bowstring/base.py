@@ -99,7 +99,8 @@ class BaseLoader(ABC, Generic[A]):
     :param url: file, directory, glob or URL, or a list of them: parts of one dataset, or with ``weights`` one dataset each. Or a
         dataset of a server, ``grpc://host:port/name`` (``grpc+tls://``); several of these are replicas.
     :param batch_size: rows per rank and step. Give this or ``global_batch_size``.
-    :param global_batch_size: rows of all ranks together per step; it must stay the same to resume on another number of ranks.
+    :param global_batch_size: rows of all ranks together per step; it must stay the same to resume on another number of ranks. Where
+        they do not divide it, the first ranks have one row more in every step.
     :param columns: columns by name, glob or nested path (``a.b``), in this order; all by default.
     :param exclude: columns to leave out.
     :param filter: rows to select: text such as ``"label >= 3 and country in ('de', 'us')"``, or pyarrow's tuples;

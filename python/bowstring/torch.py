@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -24,6 +25,8 @@ from bowstring.underway import Underway, watched
 
 __all__ = ["DataLoader", "Dataset", "shared_index"]
 
+_LOG = logging.getLogger("bowstring")
+
 
 class DataLoader(BaseLoader[Any]):
     """Yields ``dict[str, torch.Tensor]``, on ``device``; text is ``list[str]``, binary ``list[bytes]``, lists of them too.
@@ -40,8 +43,11 @@ class DataLoader(BaseLoader[Any]):
 
     # The pass in use, if Accelerate was notified.
     _underway: Underway | None = None
+    # Whether a pass has said that the ranks' batches differ.
+    _said = False
 
     def _pass(self, convert: Callable[[Any], Any], *into: Any) -> Iterator[Any]:
+        self._say_if_uneven()
         if not watched():
             return super()._pass(convert, *into)
         self._still_alone()
@@ -52,6 +58,23 @@ class DataLoader(BaseLoader[Any]):
             return convert(columns)
 
         return self._native.begin(begun, *into, ended=underway.end)
+
+    def _say_if_uneven(self) -> None:
+        """Warns once of ranks whose batches differ by a row in every step: a gather of them hangs or ends the process."""
+        if self._said:
+            return
+        self._said = True
+        spec, ranks = self._native.state()["spec"], self.world_size
+        rows = int(spec["global_batch"])
+        if rows % ranks and spec["tail"] != "even":
+            _LOG.warning(
+                "option global_batch_size: %d rows are not the same number for each of %d ranks, so the batches of a step differ "
+                "by one row; collectives that need equal shapes (all_gather, Accelerate's gather_for_metrics) fail: give a "
+                "multiple of %d for them",
+                rows,
+                ranks,
+                ranks,
+            )
 
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""

@@ -77,6 +77,28 @@ def test_worker_processes_are_refused(numbers: pathlib.Path) -> None:
             next(iter(loader))
 
 
+@pytest.mark.parametrize("tail", ["short", "pad", "repeat", "drop", "even"])
+def test_batches_of_unequal_ranks_are_told_once(
+    numbers: pathlib.Path, caplog: pytest.LogCaptureFixture, tail: Any
+) -> None:
+    def of_ranks(rows: int) -> list[tuple[int, ...]]:
+        caplog.clear()
+        options: dict[str, Any] = {"global_batch_size": rows, "tail": tail, "world_size": 3, "columns": ["id"]}
+        loaders = [DataLoader(numbers, rank=rank, **options) for rank in range(3)]
+        for _ in range(2):
+            steps = [tuple(len(batch["id"]) for batch in step) for step in zip(*loaders, strict=True)]
+        return steps
+
+    assert of_ranks(23)[0] == (8, 8, 7)
+    told = [record for record in caplog.records if "option global_batch_size: 23 rows" in record.getMessage()]
+    assert [record.levelname for record in told] == ([] if tail == "even" else ["WARNING"] * 3)
+    assert all("give a multiple of 3" in record.getMessage() for record in told)
+    # Where they are equal, so is the last step but under `even`.
+    steps = of_ranks(24)
+    assert tail == "even" or all(len(set(rows)) == 1 for rows in steps)
+    assert not [record for record in caplog.records if "global_batch_size" in record.getMessage()]
+
+
 def test_the_sampler_of_a_loader_that_was_resumed_in_a_later_epoch_keeps_its_place(numbers: pathlib.Path) -> None:
     """A framework repeats a short loader within its own epoch, and sets that one after a resume."""
     with DataLoader(numbers, batch_size=10, columns=["id"]) as loader:
