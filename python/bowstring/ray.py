@@ -7,6 +7,7 @@ Within Ray Train a loader needs none of this: in a worker, it finds its rank.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -48,9 +49,9 @@ class Datasource(ray.data.Datasource):  # type: ignore[misc]  # Ray's types are 
 
     :param url: as for :class:`bowstring.Loader`.
     :param batch_size: rows of a block.
-    :param options: the other options of :class:`bowstring.Loader`, except those that assign rows. Each task has row groups of
-        its own, unless ``shuffle=False`` requests file order, in which each reads its part of every row group. A task decodes in
-        one thread unless ``threads`` is given.
+    :param options: the other options of :class:`bowstring.Loader`, except those that assign rows and ``bad_rows="skip"``.
+        Each task has row groups of its own, unless ``shuffle=False`` requests file order, in which each reads its part of every
+        row group. A task decodes in one thread unless ``threads`` is given.
     """
 
     def __init__(self, url: Url | Sequence[Url], *, batch_size: int = 4096, **options: Any) -> None:
@@ -58,6 +59,9 @@ class Datasource(ray.data.Datasource):  # type: ignore[misc]  # Ray's types are 
         for name in _OURS:
             if asked.get(name) is not None:
                 raise ConfigError(f"option {name}: Ray's read tasks share the rows among themselves", option=name)
+        if (options.get("bad_rows") or os.environ.get("BOWSTRING_BAD_ROWS")) == "skip":
+            problem = "skip replaces a bad row by another one, which Ray's read tasks deliver as well"
+            raise ConfigError(f"option bad_rows: {problem}; use 'zero', or leave it as 'error'", option="bad_rows")
         self._url = urls_of(url)
         self._options = {"threads": 1, "tail": "pad", "batch_size": batch_size, **options}
 

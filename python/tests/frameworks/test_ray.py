@@ -101,6 +101,13 @@ def test_changed_files_and_unsupported_options_are_errors(kinds: pathlib.Path) -
     for name in ("rank", "gang", "tail"):
         with pytest.raises(bowstring.ConfigError, match=name):
             Datasource(kinds, **{name: 0})
+    with pytest.raises(bowstring.ConfigError, match="option bad_rows: skip replaces a bad row by another one"):
+        Datasource(kinds, bad_rows="skip")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOWSTRING_BAD_ROWS", "skip")
+        with pytest.raises(bowstring.ConfigError, match="option bad_rows"):
+            Datasource(kinds)
+    Datasource(kinds, bad_rows="zero")
     with pytest.raises(bowstring.ConfigError, match="option drop_last: Ray's read tasks"):
         Datasource(kinds, drop_last=True)
     # An iterator is read once, and both sides of the pickle have its addresses.
