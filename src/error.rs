@@ -145,7 +145,7 @@ pub enum Error {
         hint: String,
     },
     /// A limit was reached before anything was allocated: raise the named option if the data is trusted.
-    #[error("{}{what} needs {asked}{}, the limit is {limit}; raise {option} if this is intended", before(.place), unit(.option))]
+    #[error("{}{what} needs {asked}{}, the limit is {limit}; raise {raise} if this is intended", before(.place), unit(.option))]
     Limit {
         /// The place, if it is in a file. Set with [`Error::at`].
         place: Option<Box<Place>>,
@@ -157,6 +157,8 @@ pub enum Error {
         limit: u64,
         /// The option that sets the limit.
         option: &'static str,
+        /// What to raise in words: the option, and after it in parentheses what else helps.
+        raise: &'static str,
     },
     /// An option has an impossible value: correct the option.
     #[error("option {option}: {problem}")]
@@ -222,6 +224,11 @@ pub enum Error {
         /// The reason.
         why: String,
     },
+}
+
+/// Returns the option in front of what else helps.
+pub(crate) fn bare(raise: &'static str) -> &'static str {
+    raise.split_once(" (").map_or(raise, |(option, _)| option)
 }
 
 /// Returns the unit of an option's limit, if the option's name implies one.
@@ -330,9 +337,10 @@ impl Error {
         Self::Unsupported { place: None, what: what.into(), hint: hint.into() }
     }
 
-    /// `what` needs `asked` where `option` allows `limit`, without a place: see [`at`](Self::at).
-    pub fn limit(what: impl Into<String>, asked: u64, limit: u64, option: &'static str) -> Self {
-        Self::Limit { place: None, what: what.into(), asked, limit, option }
+    /// `what` needs `asked` where the option in `raise` allows `limit`, without a place: see [`at`](Self::at). Other ways out may follow
+    /// the option's name, as in `memory_budget (or lower batch_size)`.
+    pub fn limit(what: impl Into<String>, asked: u64, limit: u64, raise: &'static str) -> Self {
+        Self::Limit { place: None, what: what.into(), asked, limit, option: bare(raise), raise }
     }
 
     /// The same error about data at `at`, a place that the code that raised it need not know. Errors that are not about
@@ -503,6 +511,12 @@ mod tests {
         let place = Place::file("a.parquet").row_group(3);
         let limit = Error::limit("the page", 5, 4, "limits.max_page_bytes");
         assert_eq!((limit.place(), limit.to_string().starts_with("the page needs 5")), (None, true));
+        let budget = Error::limit("a step", 5, 4, "memory_budget (or lower batch_size)");
+        assert!(matches!(budget, Error::Limit { option: "memory_budget", .. }), "{budget:?}");
+        assert!(
+            budget.to_string().ends_with("raise memory_budget (or lower batch_size) if this is intended"),
+            "{budget}"
+        );
         let limit = limit.at(place.clone());
         assert_eq!(limit.place(), Some(&place));
         assert!(limit.to_string().starts_with("file a.parquet, row group 3: the page needs 5 bytes, the limit is 4"));

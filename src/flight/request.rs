@@ -8,14 +8,11 @@ use crate::codec::ImageOptions;
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 use crate::pipeline::LoaderOptions;
-use crate::pipeline::option_table::{OPTIONS, OptionEntry, Scope, option};
+use crate::pipeline::option_table::{OPTIONS, OptionEntry, Scope, alternative, option};
 use crate::plan::{OrderVersion, Share};
 
 /// Most bytes of a descriptor's command or a ticket.
 pub const MAX_BYTES: usize = 64 << 10;
-
-/// Options of the order that [`StreamRequest`] expresses itself, as rows of all ranks together.
-const BATCH: [&str; 2] = ["batch_size", "global_batch_size"];
 
 /// The option that is always sent, since servers may be older or newer than their clients.
 const ORDER_VERSION: &str = "order_version";
@@ -98,7 +95,8 @@ impl StreamRequest {
         // What is not said is left to the catalogue.
         asked.retain(|key, value| {
             let is_asked = option(key).is_some_and(|entry| entry.scope == Scope::Asked);
-            is_asked && !BATCH.contains(&key.as_str()) && (key == "columns" || says(key, value, &usual))
+            // The size of a batch is sent as rows of all ranks together.
+            is_asked && alternative(key).is_none() && (key == "columns" || says(key, value, &usual))
         });
         if let Some(Value::Object(columns)) = asked.get_mut("columns")
             && let Some(Value::Object(usual)) = usual.get("columns")

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-use crate::error::{Error, Place};
+use crate::error::{Error, Place, bare};
+use crate::pipeline::option_table::OPTIONS;
 
 /// Code of a server's refusal that concerns shared memory alone, not the stream: beyond gRPC's own codes.
 pub(crate) const NO_SLAB: u32 = 100;
@@ -158,9 +159,12 @@ pub(crate) fn to_status(error: &Error) -> Status {
             let (at, what) = At::of(place.as_deref(), what);
             (Code::Unimplemented, Detail::Unsupported { what, hint: hint.clone(), at })
         }
-        Error::Limit { place, what, asked, limit, option } => {
+        Error::Limit { place, what, asked, limit, option, raise } => {
             let (at, what) = At::of(place.as_deref(), what);
-            let code = if PASSING.contains(option) { Code::ResourceExhausted } else { Code::OutOfRange };
+            // What one dataset alone needs does not pass: its text names other ways out.
+            let code = if PASSING.contains(raise) { Code::ResourceExhausted } else { Code::OutOfRange };
+            // Former peers know the text with the other ways out. What was told of another server's option is no such text.
+            let option = if bare(raise) == *option { raise } else { option };
             (code, Detail::Limit { what, asked: *asked, limit: *limit, option: (*option).to_owned(), at })
         }
         Error::Config { option, problem } => {
@@ -234,7 +238,8 @@ pub(crate) fn from_status(peer: &str, status: &Status) -> Error {
         }
         Some(Detail::Limit { what, asked, limit, option, at }) => {
             let (place, what) = At::back(at, what);
-            Error::limit(format!("{what} at {peer}"), asked, limit, limit_of_the_server(&option)).at(place)
+            let (option, raise) = limit_of_the_server(&option);
+            Error::Limit { place: None, what: format!("{what} at {peer}"), asked, limit, option, raise }.at(place)
         }
         Some(Detail::Config { option, problem }) => {
             Error::Config { option: known(&option), problem: format!("{problem} (at {peer})") }
@@ -257,9 +262,9 @@ pub(crate) fn from_status(peer: &str, status: &Status) -> Error {
     }
 }
 
-/// Options that only the server's owner sets, as clients are told of them: the option of the same name in a client's own process would
+/// Limits that only the server's owner sets, as clients are told of them: the option of the same name in a client's own process would
 /// change nothing.
-const OF_THE_SERVER: [(&str, &str); 16] = [
+const OF_THE_SERVER: [(&str, &str); 19] = [
     ("memory_budget", "the server's memory_budget (memory of spark.serve)"),
     ("memory_budget (or lower batch_size)", "the server's memory_budget (memory of spark.serve; or lower batch_size)"),
     (
@@ -270,6 +275,8 @@ const OF_THE_SERVER: [(&str, &str); 16] = [
         "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
         "the server's memory_budget (memory of spark.serve; or lower lanes, window_rows or batch_size)",
     ),
+    ("max_batch_size", "limits.max_batch_size of the dataset in the server's catalogue"),
+    ("max_global_batch", "limits.max_global_batch of the dataset in the server's catalogue"),
     ("limits.max_bytes", "limits.max_bytes of the dataset in the server's catalogue"),
     ("limits.max_columns", "limits.max_columns of the dataset in the server's catalogue"),
     ("limits.max_depth", "limits.max_depth of the dataset in the server's catalogue"),
@@ -277,6 +284,7 @@ const OF_THE_SERVER: [(&str, &str); 16] = [
     ("limits.max_footer_bytes", "limits.max_footer_bytes of the dataset in the server's catalogue"),
     ("limits.max_index_bytes", "limits.max_index_bytes of the dataset in the server's catalogue"),
     ("limits.max_page_bytes", "limits.max_page_bytes of the dataset in the server's catalogue"),
+    ("limits.max_pickle_bytes", "limits.max_pickle_bytes of the dataset in the server's catalogue"),
     ("limits.max_pixels", "limits.max_pixels of the dataset in the server's catalogue"),
     ("limits.max_ratio", "limits.max_ratio of the dataset in the server's catalogue"),
     ("limits.max_row_group_bytes", "limits.max_row_group_bytes of the dataset in the server's catalogue"),
@@ -284,10 +292,11 @@ const OF_THE_SERVER: [(&str, &str); 16] = [
     ("limits.max_side", "limits.max_side of the dataset in the server's catalogue"),
 ];
 
-/// The limit `option` of a server as its client is told of it.
-fn limit_of_the_server(option: &str) -> &'static str {
-    let told = OF_THE_SERVER.iter().find(|(name, _)| *name == option).map(|(_, told)| *told);
-    told.unwrap_or_else(|| known(option))
+/// The option of a server's limit, which it names as `raise`, and what its client is told to raise.
+fn limit_of_the_server(raise: &str) -> (&'static str, &'static str) {
+    let told = OF_THE_SERVER.iter().find(|(name, _)| *name == raise).copied();
+    let (name, told) = told.unwrap_or_else(|| (known(raise), known(raise)));
+    (bare(name), told)
 }
 
 /// Encodes a status as one text, for transports without trailers: its detail, or its message.
@@ -308,74 +317,54 @@ pub(super) fn from_text(code: u32, text: &str) -> Status {
     Status::with_metadata(code, "", metadata)
 }
 
-/// Looks up a peer's name of an option or stage among the known ones, because such names are static.
+/// Looks up a peer's name of an option, limit or stage among the known ones, because such names are static.
 fn known(name: &str) -> &'static str {
     const NAMES: &[&str] = &[
         "action_bytes",
         "all_gather",
-        "bad_rows",
+        "allow_options",
         "barrier",
-        "calls_per_tenant",
-        "in_flight_bytes",
-        "open_bytes",
-        "open_bytes (or ask for fewer files)",
-        "written_bytes",
-        "max_streams",
-        "streams",
-        "writes_per_tenant",
         "batch",
-        "batch_size",
-        "cast",
-        "columns",
+        "calls_per_tenant",
         "commit",
         "dataset",
-        "decode",
         "descriptor",
-        "filter",
         "gang",
         "gang all_gather",
         "gang barrier",
         "gang call",
         "gang join",
-        "max_gangs",
-        "gangs_per_tenant",
         "gang_ranks_per_tenant",
+        "gangs_per_tenant",
         "held_per_tenant",
+        "in_flight_bytes",
+        "join",
+        "max_gangs",
         "max_gathered",
         "max_message",
-        "share",
-        "peer",
-        "global_batch_size",
-        "images",
-        "join",
-        "lanes",
-        "lists",
-        "mask",
+        "max_streams",
+        "max_writes",
         "memory",
-        "memory_budget",
-        "memory_budget (or lower batch_size)",
-        "memory_budget (or lower lanes or window_rows)",
-        "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
-        "ngram",
-        "nulls",
+        "message_bytes",
+        "metadata_bytes",
+        "open_bytes",
+        "open_bytes (or ask for fewer files)",
         "options",
-        "order_version",
-        "pack",
-        "rank",
+        "peer",
         "read",
-        "seed",
-        "selector",
-        "shuffle",
+        "share",
         "state",
-        "tail",
+        "streams",
         "ticket",
         "ticket_bytes",
         "token",
-        "weights",
-        "window_rows",
-        "world_size",
+        "writes_per_tenant",
+        "written_bytes",
     ];
-    NAMES.iter().find(|known| **known == name).copied().unwrap_or("an option of the server")
+    let options = OPTIONS.iter().map(|entry| entry.name);
+    let limits = OF_THE_SERVER.iter().map(|(limit, _)| *limit);
+    let mut names = NAMES.iter().copied().chain(options).chain(limits);
+    names.find(|known| *known == name).unwrap_or("an option of the server")
 }
 
 #[cfg(test)]
@@ -426,11 +415,30 @@ mod tests {
         // A client may raise its own memory for ever: the server's is meant.
         for option in ["memory_budget", "memory_budget (or lower batch_size)"] {
             let back = from_status("grpc://h", &to_status(&Error::limit("a row", 2, 1, option)));
-            assert!(matches!(back, Error::Limit { option: found, .. } if found != option), "{back}");
+            assert!(matches!(back, Error::Limit { option: "memory_budget", .. }), "{back}");
             for part in ["raise the server's memory_budget", "memory of spark.serve"] {
                 assert!(back.to_string().contains(part), "{back}");
             }
             assert_eq!(back.to_string().contains("lower batch_size"), option.contains("lower"), "{back}");
+        }
+        // It goes on to the client of a client.
+        let further = from_status(
+            "grpc://i",
+            &to_status(&from_status("grpc://h", &to_status(&Error::limit("a row", 2, 1, "memory_budget")))),
+        );
+        assert!(matches!(further, Error::Limit { option: "memory_budget", .. }), "{further}");
+        let (option, raise) = limit_of_the_server("open_bytes (or ask for fewer files)");
+        assert_eq!((option, raise), ("open_bytes", "open_bytes (or ask for fewer files)"));
+        assert!(!is_transient(&to_status(&Error::limit("a dataset", 2, 1, raise))), "it never fits");
+        let most = from_status("grpc://h", &to_status(&Error::limit("a batch", 2, 1, "max_batch_size")));
+        assert!(matches!(most, Error::Limit { option: "max_batch_size", .. }), "{most}");
+        assert!(
+            most.to_string().contains("raise limits.max_batch_size of the dataset in the server's catalogue"),
+            "{most}"
+        );
+        for entry in OPTIONS {
+            let back = from_status("grpc://h", &to_status(&Error::config(entry.name, "no")));
+            assert!(matches!(back, Error::Config { option, .. } if option == entry.name), "{back}");
         }
         let ratio = from_status("grpc://h", &to_status(&Error::limit("a page", 2, 1, "limits.max_ratio")));
         assert!(

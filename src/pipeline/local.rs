@@ -387,7 +387,7 @@ impl Limits {
     /// Adds to the error the number of lanes with which the plan of `asked` would fit, if that leaves lanes open: by
     /// default lanes follow the global batch, and a rank that has all of them may lack the memory of a gang.
     fn remedy(self, error: Error, prepared: &PreparedPlan, asked: &PlanSpec) -> Error {
-        let Error::Limit { place, what, asked: need, limit, option } = error else { return error };
+        let Error::Limit { place, what, asked: need, limit, option, raise } = error else { return error };
         let manifests = prepared.manifests_in(asked.order_version);
         let fits = |lanes: &u32| {
             let spec = PlanSpec { lanes: Some(*lanes), ..asked.clone() }.resolve(manifests);
@@ -400,6 +400,6 @@ impl Limits {
             Some(lanes) => format!("{} (it fits with lanes={lanes}),", what.trim_end_matches(',')),
             None => what,
         };
-        Error::Limit { place, what, asked: need, limit, option }
+        Error::Limit { place, what, asked: need, limit, option, raise }
     }
 }

@@ -219,6 +219,15 @@ pub fn option(name: &str) -> Option<&'static OptionEntry> {
     OPTIONS.iter().find(|entry| entry.name == name)
 }
 
+/// The option that says the same as `name` in another way: of the two sizes of a batch, the one given last replaces the other.
+pub(crate) fn alternative(name: &str) -> Option<&'static str> {
+    match name {
+        "batch_size" => Some("global_batch_size"),
+        "global_batch_size" => Some("batch_size"),
+        _ => None,
+    }
+}
+
 /// The names of options in `scope`.
 pub(crate) fn in_scope(scope: Scope) -> impl Iterator<Item = &'static str> {
     OPTIONS.iter().filter(move |entry| entry.scope == scope).map(|entry| entry.name)

@@ -131,8 +131,8 @@ impl Space {
                 Error::Mismatch { what: own(what), expected: own(expected), found: own(found), hint }
             }
             Error::Config { option, problem } => Error::Config { option, problem: own(problem) },
-            Error::Limit { place, what, asked, limit, option } => {
-                Error::Limit { place, what: own(what), asked, limit, option }
+            Error::Limit { place, what, asked, limit, option, raise } => {
+                Error::Limit { place, what: own(what), asked, limit, option, raise }
             }
             Error::NotFound { what, hint } => Error::NotFound { what: own(what), hint: own(hint) },
             Error::Closed { why } => Error::Closed { why: own(why) },

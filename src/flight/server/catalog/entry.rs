@@ -14,7 +14,7 @@ use super::pictures::limits_for;
 use crate::dataset::filter::Filter;
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::is_name;
-use crate::pipeline::option_table::{About, Scope, in_scope, is_of_columns, option};
+use crate::pipeline::option_table::{About, Scope, alternative, in_scope, is_of_columns, option};
 use crate::pipeline::{HiddenColumns, Kind, LoaderOptions, gathered, paths_at_home};
 use crate::store::{MountSource, Mounts};
 
@@ -30,13 +30,14 @@ pub struct ClientLimits {
     pub max_batch_size: Option<u64>,
     /// Most rows of all ranks together per step.
     pub max_global_batch: Option<u64>,
-    /// Options of a loader that clients may set.
+    /// Options of a loader that clients may set. `columns` permits every option of columns: `exclude`, `nulls`, `lists`, `pack`, `images`,
+    /// `arrow`, `cast` and `row_id`; without it, each is permitted by its own name. `batch_size` and `global_batch_size` are one permission.
     pub allow_options: Vec<String>,
 }
 
 impl Default for ClientLimits {
     fn default() -> Self {
-        // Options of columns are allowed with `columns`, or one by one.
+        // Options of columns are allowed with `columns`.
         let apart = |name: &&str| *name == "columns" || option(name).is_some_and(|entry| entry.about != About::Columns);
         let allow_options = in_scope(Scope::Asked).filter(apart).map(str::to_owned).collect();
         Self { max_batch_size: None, max_global_batch: None, allow_options }
@@ -139,31 +140,32 @@ impl Entry {
         &self.limits
     }
 
-    /// Returns the loader's options for a client that sent `asked`, an object of options by name, or null for none.
+    /// Returns the loader's options for a client of one rank that sent `asked`, an object of options by name, or null for none.
     ///
     /// # Errors
     /// [`Error::Config`] naming an option that clients may not set, or a wrong value; [`Error::Limit`] for too large a batch.
     pub fn options(&self, asked: &Value) -> Result<LoaderOptions> {
+        self.options_of(asked, 1)
+    }
+
+    /// As [`options`](Self::options), for one of `ranks` ranks.
+    fn options_of(&self, asked: &Value, ranks: u32) -> Result<LoaderOptions> {
         let asked = match asked {
             Value::Null => Map::new(),
             Value::Object(asked) => gathered(asked.clone())?,
             _ => return Err(Error::config("options", "the options must be one JSON object")),
         };
         let mut options = self.options.clone();
-        // The two options are alternatives: a client's one replaces the dataset's other.
+        // A client's alternative replaces the dataset's.
         let asks = |option: &str| asked.get(option).is_some_and(|value| !value.is_null());
-        for (option, other) in [("batch_size", "global_batch_size"), ("global_batch_size", "batch_size")] {
-            if asks(option) && !asks(other) {
-                options.remove(other);
-            }
-        }
+        options.retain(|option, _| asks(option) || !alternative(option).is_some_and(asks));
         for (option, value) in asked {
             match (option.as_str(), value) {
                 // Null means that an option was not given.
                 (name, Value::Null) if is_null_for_none(name) => {}
                 ("columns", Value::Object(asked)) => self.merge_columns(&mut options, asked)?,
                 (option, value) => {
-                    if !self.has(option, &value) {
+                    if !self.has(option, &value) && !self.has_batch(option, &value, ranks) {
                         self.allow(option)?;
                     }
                     match option {
@@ -187,13 +189,13 @@ impl Entry {
         Ok(options)
     }
 
-    /// As [`options`](Self::options), with the columns that the dataset hides from clients, which the client's own filter, selector and
-    /// windows must not use.
+    /// As [`options`](Self::options), for one of `ranks` ranks, with the columns that the dataset hides from clients, which the client's
+    /// own filter, selector and windows must not use.
     ///
     /// # Errors
     /// As [`options`](Self::options).
-    pub fn request(&self, asked: &Value) -> Result<(LoaderOptions, HiddenColumns)> {
-        let options = self.options(asked)?;
+    pub fn request(&self, asked: &Value, ranks: u32) -> Result<(LoaderOptions, HiddenColumns)> {
+        let options = self.options_of(asked, ranks)?;
         let own = self.read(&self.options)?;
         let theirs = |option: &str| asked.get(option).filter(|value| !value.is_null());
         let wrong = |error: serde_json::Error| Error::config("filter", error.to_string());
@@ -240,7 +242,9 @@ impl Entry {
 
     fn allows(&self, option: &str) -> bool {
         // A client that resumes from a position must be able to name its version of the order.
-        option == "order_version" || !never(option) && self.limits.allow_options.iter().any(|allowed| allowed == option)
+        let is_named = |name: &str| self.limits.allow_options.iter().any(|allowed| allowed == name);
+        // Clients send each size of a batch as the other, so the two are one permission.
+        option == "order_version" || !never(option) && (is_named(option) || alternative(option).is_some_and(is_named))
     }
 
     fn allow(&self, option: &str) -> Result<()> {
@@ -272,10 +276,26 @@ impl Entry {
         }
     }
 
-    fn denied(&self, option: &str, why: &str) -> Error {
+    /// Returns true if a batch of `ranks` ranks together has as many rows by the dataset's options as by `name` with `value`.
+    fn has_batch(&self, name: &str, value: &Value, ranks: u32) -> bool {
+        let rows = |name: &str, value: &Value| {
+            let ranks = if name == "batch_size" { ranks } else { 1 };
+            value.as_u64()?.checked_mul(u64::from(ranks))
+        };
+        let Some(other) = alternative(name) else { return false };
+        let mut own = [name, other].into_iter().filter_map(|name| rows(name, self.options.get(name)?));
+        rows(name, value).is_some_and(|asked| own.any(|own| own == asked))
+    }
+
+    fn denied(&self, name: &str, why: &str) -> Error {
         // Shortened: a client may send any text as a name.
-        let shown: String = option.chars().take(64).collect();
-        Error::config("options", format!("dataset {} does not let clients set {shown:?}: {why}", self.name))
+        let mut shown = format!("{:?}", name.chars().take(64).collect::<String>());
+        let mut named = option(name).map_or("options", |entry| entry.name);
+        if alternative(name).is_some() {
+            // The request does not tell which of the two the client gave.
+            (named, shown) = ("batch_size", "\"batch_size\" or \"global_batch_size\"".to_owned());
+        }
+        Error::config(named, format!("dataset {} does not let clients set {shown}: {why}", self.name))
     }
 
     fn merge_columns(&self, options: &mut Map<String, Value>, asked: Map<String, Value>) -> Result<()> {
@@ -415,7 +435,7 @@ mod tests {
     fn what_a_dataset_leaves_out_is_kept_back_from_what_a_client_asks_with() {
         let entry = entry(json!({"exclude": ["*secret*"], "filter": "secret_a > 1"}), ClientLimits::default()).unwrap();
         let (options, hidden) =
-            entry.request(&json!({"filter": "id > 3", "exclude": ["path"], "ngram": null})).unwrap();
+            entry.request(&json!({"filter": "id > 3", "exclude": ["path"], "ngram": null}), 1).unwrap();
         assert_eq!(options.columns.exclude, ["*secret*", "path"]);
         assert_eq!(hidden.exclude, ["*secret*"]);
         assert_eq!((hidden.filter, hidden.selector, hidden.ngram), (Some(Filter::Text("id > 3".into())), false, false));
@@ -470,6 +490,39 @@ mod tests {
         ] {
             assert!(entry.options(&other).is_err(), "{other}");
         }
+    }
+
+    #[test]
+    fn the_two_sizes_of_a_batch_are_one_permission() {
+        let allowing = |own: Value, names: &[&str]| {
+            let allow_options = names.iter().map(|name| (*name).to_owned()).collect();
+            entry(own, ClientLimits { allow_options, ..ClientLimits::default() }).unwrap()
+        };
+        for name in ["batch_size", "global_batch_size"] {
+            let either = allowing(json!({"batch_size": 64}), &[name]);
+            assert_eq!(either.options(&json!({"batch_size": 8})).unwrap().batch_size, Some(8), "{name}");
+            let options = either.request(&json!({"global_batch_size": 16}), 2).unwrap().0;
+            assert_eq!((options.batch_size, options.global_batch_size), (None, Some(16)), "{name}");
+        }
+        let own = allowing(json!({"batch_size": 64}), &["seed"]);
+        for (asked, ranks) in [(json!({"global_batch_size": 64}), 1), (json!({"global_batch_size": 128}), 2)] {
+            let options = own.request(&asked, ranks).unwrap().0;
+            assert_eq!(Some(options.global_batch_size.unwrap() / u64::from(ranks)), Some(64), "{asked}");
+        }
+        own.request(&json!({"batch_size": 64}), 2).unwrap();
+        let global = allowing(json!({"global_batch_size": 64}), &[]);
+        global.request(&json!({"batch_size": 32}), 2).unwrap();
+        assert!(global.request(&json!({"batch_size": 64}), 2).is_err());
+        for (asked, ranks) in [(json!({"global_batch_size": 64}), 2), (json!({"batch_size": 8}), 1)] {
+            let error = own.request(&asked, ranks).unwrap_err();
+            assert!(matches!(error, Error::Config { option: "batch_size", .. }), "{error}");
+            assert!(
+                error.to_string().contains("\"batch_size\" or \"global_batch_size\": clients may set seed"),
+                "{error}"
+            );
+        }
+        let error = own.options(&json!({"shuffle": false})).unwrap_err();
+        assert!(matches!(error, Error::Config { option: "shuffle", .. }), "{error}");
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl Core {
                 &written
             }
         };
-        let (mut options, hidden) = entry.request(&Value::Object(asked.options.clone()))?;
+        let (mut options, hidden) = entry.request(&Value::Object(asked.options.clone()), asked.world_size)?;
         // Requests from before orders had versions continue in the first one, and those that name no tail are padded.
         options.order_version.get_or_insert(OrderVersion::V1);
         if !asked.options.contains_key(TAIL) {
