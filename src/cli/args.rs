@@ -12,7 +12,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser};
 use serde_json::{Map, Value, json};
 
-use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, is_of_columns, option};
+use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, alternative, is_of_columns, option};
 use crate::pipeline::{Kind, LoaderOptions, paths_at_home};
 use crate::store::{at_home, path_at_home};
 use crate::{Error, Result};
@@ -97,6 +97,14 @@ struct Flags<const PART: u8> {
 }
 
 impl<const PART: u8> Flags<PART> {
+    /// The values, without those of variables whose alternative a flag gave.
+    fn laid(&self) -> Map<String, Value> {
+        let is_typed = |name: &str| self.values.contains_key(name) && !self.of_variables.contains(name);
+        let mut values = self.values.clone();
+        values.retain(|name, _| is_typed(name) || !alternative(name).is_some_and(is_typed));
+        values
+    }
+
     fn entries() -> impl Iterator<Item = &'static OptionEntry> {
         let is_in = |entry: &&OptionEntry| match PART {
             PLACE => matches!(entry.name, "storage_options" | "mounts" | "limits" | "partitioning"),
@@ -270,7 +278,7 @@ fn document<const PART: u8>(file: Option<&Path>, urls: &[String], flags: &Flags<
         let urls: Vec<_> = urls.iter().map(|url| at_home(url)).collect();
         document.insert("urls".to_owned(), json!(urls));
     }
-    let mut values = flags.values.clone();
+    let mut values = flags.laid();
     let urls = document.get("urls").and_then(Value::as_array).into_iter().flatten();
     if is_served(urls.filter_map(Value::as_str)) {
         // Such variables are for the other loaders of a job.
@@ -302,7 +310,7 @@ impl LoaderArgs {
     /// Returns all options as the document that [`LoaderArgs::options`] reads.
     pub(crate) fn document(&self) -> Result<Map<String, Value>> {
         let mut document = self.dataset.document()?;
-        lay(&mut document, &self.flags.values);
+        lay(&mut document, &self.flags.laid());
         Ok(document)
     }
 
@@ -318,6 +326,7 @@ impl LoaderArgs {
 
 /// Applies flags to a document, in which options of columns may be under `columns` or beside the others.
 fn lay(document: &mut Map<String, Value>, flags: &Map<String, Value>) {
+    document.retain(|name, _| !alternative(name).is_some_and(|other| flags.contains_key(other)));
     for (name, value) in flags {
         if is_of_columns(name) {
             if name != "columns" {
@@ -413,6 +422,25 @@ mod tests {
         std::fs::write(&file, r#"{"urls": ["a"], "batch": 3}"#).unwrap();
         let error = args(&[]).unwrap().options().unwrap_err().to_string();
         assert!(error.contains("unknown option `batch`"), "{error}");
+    }
+
+    #[test]
+    fn one_size_of_a_batch_replaces_the_other_of_a_lower_layer() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, r#"{"urls": ["a"], "batch_size": 100}"#).unwrap();
+        let parsed = |more: &[&str]| LoaderArgs::try_parse_from([&["x"], more].concat()).unwrap();
+        let sizes = |args: &LoaderArgs| {
+            let options = args.options().unwrap();
+            (options.batch_size, options.global_batch_size)
+        };
+        let in_file = ["--options", file.path().to_str().unwrap()];
+        assert_eq!(sizes(&parsed(&[&in_file[..], &["--global-batch-size=50"]].concat())), (None, Some(50)));
+        assert_eq!(sizes(&parsed(&in_file)), (Some(100), None));
+        // Contradictions within one layer are still told.
+        assert_eq!(sizes(&parsed(&["a", "--batch-size=3", "--global-batch-size=50"])), (Some(3), Some(50)));
+        let mut args = parsed(&["a", "--batch-size=100", "--global-batch-size=50"]);
+        args.flags.of_variables.insert("batch_size");
+        assert_eq!(sizes(&args), (None, Some(50)), "a flag goes before a variable");
     }
 
     #[test]
