@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -208,8 +209,8 @@ impl Dataset {
     /// An existing index, or an empty file, is replaced as a whole.
     ///
     /// # Errors
-    /// As there; [`Error::Config`] without `to` for a dataset that is no single directory, and if something else is there;
-    /// [`Error::Store`].
+    /// As there; [`Error::Config`] without `to` for a dataset that is no single directory, if something else is there, and for a name of
+    /// data below the dataset's directory; [`Error::Store`].
     pub async fn write_index(&self, to: Option<&str>, options: &OpenOptions) -> Result<String> {
         // A file is renamed into its place, which would replace a device.
         let there = to.and_then(|to| std::fs::metadata(to.strip_prefix("file://").unwrap_or(to)).ok());
@@ -228,6 +229,17 @@ impl Dataset {
                 return Err(Error::config("output", problem));
             }
         };
+        if let (Some(to), Some(beside), None) = (to, &self.inner.place, &self.inner.table) {
+            // A listing names the directory without links.
+            let real = real(to).map_or_else(|| Ok(place.clone()), |real| Found::at(&real, options.access()))?;
+            if place.is_data_beside(beside) || real.is_data_beside(beside) {
+                let problem = format!(
+                    "{to} is below the dataset, and later openings would take it for data; name it so that it begins with _ or a dot, or \
+                     put it elsewhere"
+                );
+                return Err(Error::config("output", problem));
+            }
+        }
         let dataset = self.clone();
         let made = tokio::task::spawn_blocking(move || dataset.index());
         let closed = |error| Err(Error::Closed { why: format!("the index was not made: {error}") });
@@ -244,6 +256,13 @@ impl Dataset {
         within(options.timeout, format!("the index {}", place.url()), writing).await?;
         Ok(place.url())
     }
+}
+
+/// The path of a local file `to`, with no links in its directory's.
+fn real(to: &str) -> Option<String> {
+    let path = Path::new(to.strip_prefix("file://").unwrap_or(to));
+    let directory = std::fs::canonicalize(path.parent()?).ok()?;
+    directory.join(path.file_name()?).to_str().map(str::to_owned)
 }
 
 impl Known {

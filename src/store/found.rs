@@ -31,6 +31,14 @@ impl Found {
         self.place.url(&self.path)
     }
 
+    /// Returns true if its name is one of data below the directory of `beside`.
+    pub(crate) fn is_data_beside(&self, beside: &Self) -> bool {
+        let (url, beside) = (self.url(), beside.url());
+        let directory = beside.rsplit_once('/').map_or("", |(directory, _)| directory);
+        let below = url.strip_prefix(directory).and_then(|below| below.strip_prefix('/'));
+        below.is_some_and(|below| is_data(below, 0))
+    }
+
     /// All of `found`, read through a cache unless they are on this machine; opened with `options`, or those of their mounts.
     pub(crate) fn through(found: Vec<Self>, reader: &CacheReader, options: &BTreeMap<String, String>) -> Vec<Self> {
         let mut last: Option<(Place, Arc<Through>)> = None;

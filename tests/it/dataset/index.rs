@@ -117,6 +117,31 @@ fn an_index_replaces_an_index_and_nothing_else() {
     drop(listener);
 }
 
+#[test]
+fn an_index_takes_no_name_of_data_below_its_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("data");
+    fs::create_dir_all(root.join("sub")).unwrap();
+    made(&root);
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&root, &link).unwrap();
+    let dataset = open(&[root.to_str().unwrap()], options(Index::None)).unwrap();
+    let write =
+        |at: &Path| runtime().block_on(dataset.write_index(Some(at.to_str().unwrap()), &OpenOptions::default()));
+    for name in ["footers", "x.parquet", "sub/ix"] {
+        for root in [&root, &link] {
+            let error = write(&root.join(name)).unwrap_err();
+            assert!(matches!(&error, Error::Config { option: "output", .. }), "{name}: {error}");
+            assert!(error.to_string().contains("take it for data"), "{name}: {error}");
+        }
+        assert!(!root.join(name).exists(), "{name}");
+    }
+    for at in [root.join("_footers"), root.join(".footers"), root.join("train.index"), folder.path().join("footers")] {
+        write(&at).unwrap();
+    }
+    assert_eq!(open(&[root.to_str().unwrap()], options(Index::None)).unwrap().manifest(), dataset.manifest());
+}
+
 /// A change of files that an index does not know of.
 type Change = fn(&Path);
 
