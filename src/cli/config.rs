@@ -71,6 +71,7 @@ pub(crate) fn run(args: &Args, command: &Command, matches: &ArgMatches, out: &mu
 
 fn show(args: &ShowArgs, command: &Command, matches: &ArgMatches, out: &mut Out) -> Outcome {
     let file = args.settings.merged(args.config.as_deref(), &args.datasets)?;
+    file.server.validate()?;
     let text = args.config.as_deref().map(read).transpose()?.unwrap_or_default();
     let name = args.config.as_deref().map(Path::display).map(|name| name.to_string()).unwrap_or_default();
     let sources = Sources::new(name, lines(&text));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
-use crate::cli::out::Outcome;
+use crate::cli::out::{Failure, Outcome};
 use crate::store::path_at_home;
 use crate::{Error, Result};
 
@@ -58,10 +58,7 @@ impl HtmlArgs {
         self.check()?;
         let Some(path) = self.path() else { return Ok(()) };
         let page = Page { title, plots: plots(), text: report.to_string() }.to_string();
-        let wrong =
-            |error: std::io::Error| Error::config("html", format!("{} cannot be written: {error}", path.display()));
-        std::fs::write(&path, page).map_err(wrong)?;
-        Ok(())
+        std::fs::write(&path, page).map_err(|error| Failure::File(path.clone(), error))
     }
 
     /// Refuses a file that holds something else, before the work that it is to show.

@@ -1,13 +1,12 @@
 //! `bowstring man DIR`: man pages, one of the program and one of each verb.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Command, Parser};
 use clap_mangen::Man;
 use serde_json::json;
 
-use crate::Error;
-use crate::cli::out::{Out, Outcome};
+use crate::cli::out::{Failure, Out, Outcome};
 
 /// The foot of each page.
 const SOURCE: &str = concat!("bowstring ", env!("CARGO_PKG_VERSION"));
@@ -21,10 +20,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, command: Command, out: &mut Out) -> Outcome {
-    let wrong = |path: &Path, error: std::io::Error| {
-        Error::config("man", format!("{} cannot be written: {error}", path.display()))
-    };
-    std::fs::create_dir_all(&args.directory).map_err(|error| wrong(&args.directory, error))?;
+    std::fs::create_dir_all(&args.directory).map_err(|error| Failure::File(args.directory.clone(), error))?;
     // `help` has no page: it is of no use outside the program.
     let mut command = command.disable_help_subcommand(true);
     command.build();
@@ -33,7 +29,7 @@ pub(crate) fn run(args: &Args, command: Command, out: &mut Out) -> Outcome {
     let mut written = Vec::new();
     for (name, page) in pages {
         let path = args.directory.join(name);
-        std::fs::write(&path, page).map_err(|error| wrong(&path, error))?;
+        std::fs::write(&path, page).map_err(|error| Failure::File(path.clone(), error))?;
         written.push(path.display().to_string());
     }
     if out.is_json() { out.json(&json!({ "pages": written })) } else { out.say(&(written.join("\n") + "\n")) }

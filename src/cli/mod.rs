@@ -207,6 +207,10 @@ fn exit_code(outcome: Outcome) -> u8 {
             tell(&format!("error: standard output: {error}\n"));
             1
         }
+        Err(Failure::File(path, error)) => {
+            tell(&format!("error: {} cannot be written: {error}\n", path.display()));
+            1
+        }
         Err(Failure::Error(error)) => {
             tell(&told(&error));
             error.kind().exit_code()

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -20,6 +21,8 @@ pub(crate) enum Failure {
     Error(Error),
     /// Standard output cannot be written.
     Output(io::Error),
+    /// A file of output cannot be written.
+    File(PathBuf, io::Error),
     /// Everything has been reported; only the exit code is left.
     Told(u8),
 }

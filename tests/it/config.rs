@@ -187,6 +187,13 @@ fn mounts_are_shown_without_secrets_and_checked() {
 }
 
 #[test]
+fn what_a_server_does_not_start_with_is_not_shown() {
+    let refused = run(&["config", "show", "--drain-grace=-1"]);
+    assert!(refused.code == 2 && refused.stderr.contains("drain_grace"), "{refused:?}");
+    assert!(refused.stdout.is_empty(), "{refused:?}");
+}
+
+#[test]
 fn the_schema_is_json_in_any_case() {
     let printed = run(&["config", "schema"]);
     assert_eq!((printed.code, &printed.stdout), (0, &run(&["config", "schema", "--json"]).stdout));
