@@ -20,7 +20,7 @@ from bowstring.credentials import CredentialProvider, provider
 from bowstring.errors import ConfigError, Error, MismatchError, NotFoundError, UnsupportedError
 from bowstring.filesystem import through
 from bowstring.options import NAMES, Filter, Url, document, plain, urls_of
-from bowstring.ranges import whole
+from bowstring.ranges import MOST, shown, whole
 from bowstring.schema import Schema
 from bowstring.tails import settled
 from bowstring.words import refuse
@@ -57,7 +57,19 @@ class Epochs:
 
     def set_epoch(self, epoch: int) -> None:
         """As the loader's; a loader that was resumed in a later epoch, as a short one that is repeated, stays in place too."""
-        self._native.reach_epoch(whole("epoch", epoch))
+        self._native.reach_epoch(whole("epoch", epoch, most=_LAST_EPOCH))
+
+
+# After its last step a state has the next epoch.
+_LAST_EPOCH = MOST - 1
+
+
+def _member(gang: Any) -> _native.Gang:
+    member = getattr(gang, "_native", None)
+    if not isinstance(member, _native.Gang):
+        problem = f"{shown(gang)} is a {type(gang).__name__}, where a bowstring.flight.Gang goes"
+        raise ConfigError(f"option gang: {problem}", option="gang")
+    return member
 
 
 def _without_secrets(url: str) -> str:
@@ -269,7 +281,7 @@ class BaseLoader(ABC, Generic[A]):
             beside = {**given, "credential_provider": credential_provider}
             url, self._store = through(filesystem, url, beside)
         options = document(url, given)
-        member = None if gang is None else gang._native
+        member = None if gang is None else _member(gang)
         credentials = provider(credential_provider)
         self._native = _native.Loader(options, member, made, credentials, pads=self._tail == "pad")
         self._column_options: dict[str, Any] = json.loads(options)["columns"]
@@ -496,7 +508,7 @@ class BaseLoader(ABC, Generic[A]):
         Only a loader that was opened or resumed in this very epoch, and from which nothing was taken since, stays in place: a loop
         over ``range(loader.epoch, epochs)`` may begin with ``set_epoch`` and still continue in the middle.
         """
-        self._native.set_epoch(whole("epoch", epoch))
+        self._native.set_epoch(whole("epoch", epoch, most=_LAST_EPOCH))
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch yielded: a small JSON document, the same on every rank and for every world size.

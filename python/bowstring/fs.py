@@ -459,13 +459,20 @@ def _unless_missing(error: OSError) -> None:
         raise error
 
 
-def _refused(_: BowstringFileSystem, path: Any = "", *__: Any, **___: Any) -> NoReturn:
+def _no_copy(_: BowstringFileSystem, path: Any = "", *__: Any, **___: Any) -> NoReturn:
     raise UnsupportedError(
         f"bowstring.fs does not copy inside stores, and is asked to change {path or 'a store'}: use the store's own library"
     )
 
 
-for _name in ("cp_file", "rmdir"):
+def _no_rmdir(_: BowstringFileSystem, path: Any = "", *__: Any, **___: Any) -> NoReturn:
+    raise UnsupportedError(
+        f"bowstring.fs does not remove directories on their own, and is asked to remove {path}: rm(path, recursive=True) removes "
+        "one with all that is in it"
+    )
+
+
+for _name, _refused in {"cp_file": _no_copy, "rmdir": _no_rmdir}.items():
     setattr(BowstringFileSystem, _name, _refused)
 
 fsspec.register_implementation(_PROTOCOL, BowstringFileSystem, clobber=True)

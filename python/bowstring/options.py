@@ -123,7 +123,9 @@ def plain(value: Any) -> Any:
         return _element(value)
     if hasattr(value, "tolist"):  # an array of NumPy or of a library like it, or one of its scalars
         if type(value).__module__ == "numpy" and value.dtype.kind == "M":
-            value = value.astype(str)  # nanoseconds would become bare integers
+            # Nanoseconds would become bare integers, and texts of hours, months and years are no times or dates.
+            unit = {"h": "s", "m": "s", "M": "D", "Y": "D"}.get(value.dtype.name[-2])
+            value = (value if unit is None else value.astype(f"datetime64[{unit}]")).astype(str)
         return plain(value.item() if getattr(value, "ndim", 1) == 0 else value.tolist())
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
         return [plain(item) for item in value]

@@ -146,6 +146,14 @@ def test_the_command_names_the_rows(data: pathlib.Path, tmp_path: pathlib.Path) 
     assert len(missing) == 2 * BATCH * 3
     for row in report["rows_found"]:
         assert row["row_group"] * 100 + row["row"] == row["row_id"]
+    other = tmp_path / "other.parquet"
+    pq.write_table(pq.read_table(data).slice(1), other)
+    done = subprocess.run(
+        [*command[:-2], str(other), "--json"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "--data is not what the certificates are of" in done.stderr
+    assert "resume" not in done.stderr
     (tmp_path / "key").write_bytes(KEY[::-1])
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

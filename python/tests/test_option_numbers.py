@@ -143,6 +143,9 @@ def test_positions_of_a_loader(data: str) -> None:
         state = loader.state_dict()
         for value in VALUES:
             judge("epoch", value, lambda value=value: loader.set_epoch(value))  # type: ignore[misc]
+        loader.set_epoch(2**63 - 2)
+        assert sum(1 for _ in loader) == len(loader)
+        loader.load_state_dict(loader.state_dict())
         for value in NUMERIC:
             for part in ("epoch", "step"):
                 judge_part(

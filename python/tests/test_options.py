@@ -85,6 +85,18 @@ def test_a_keyword_of_another_library_is_an_error_that_names_its_counterpart(
     assert caught.value.option == next(iter(given))
 
 
+def test_what_is_no_gang_is_an_error_of_the_option(data: str) -> None:
+    with pytest.raises(bowstring.ConfigError, match="5 is a int, where a bowstring.flight.Gang goes") as caught:
+        bowstring.Loader(data, batch_size=4, gang=5)  # type: ignore[arg-type]
+    assert caught.value.option == "gang"
+
+
+def test_an_address_that_is_given_twice_is_named(data: str) -> None:
+    folder = str(Path(data).parent)
+    with pytest.raises(bowstring.ConfigError, match="the address is given twice; leave one out"):
+        bowstring.Loader([folder, folder], batch_size=4)
+
+
 @pytest.mark.parametrize("word", words._WORDS)
 def test_hints_for_keywords_name_existing_options(data: str, word: str) -> None:
     with pytest.raises(bowstring.UnknownOptionError) as caught:
@@ -228,6 +240,18 @@ def test_arrays_are_values_of_options(data: str, array: Callable[[list[Any]], An
 def test_arrays_become_plain_values() -> None:
     assert plain(np.array(["2024-01-02T03:04:05"], "datetime64[ns]")) == ["2024-01-02T03:04:05.000000000"]
     assert plain(np.datetime64("2024-01-02T03:04:05", "ns")) == "2024-01-02T03:04:05.000000000"
+    for unit, text in {
+        "Y": "2024-01-01",
+        "M": "2024-02-01",
+        "D": "2024-02-03",
+        "h": "2024-02-03T04:00:00",
+        "2h": "2024-02-03T04:00:00",
+        "m": "2024-02-03T04:05:00",
+        "s": "2024-02-03T04:05:06",
+        "ms": "2024-02-03T04:05:06.000",
+    }.items():
+        assert plain(np.datetime64("2024-02-03T04:05:06").astype(f"datetime64[{unit}]")) == text
+    assert plain([("t", ">=", np.datetime64("2024-02", "M"))]) == [["t", ">=", "2024-02-01"]]
     assert plain(np.array([[1, 2], [3, 4]])) == [[1, 2], [3, 4]]
     assert plain(np.array([])) == []
     assert plain(np.array(5)) == plain(np.int64(5)) == 5

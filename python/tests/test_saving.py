@@ -554,13 +554,18 @@ def test_the_file_system_changes_what_libraries_ask_it_to(objects: Objects, tmp_
             fs.makedirs(f"{root}/d")
         fs.rm(f"{root}/d", recursive=True)
         assert not fs.exists(f"{root}/d")
+        said: list[str] = []
         for change in (
             lambda root=root: fs.copy(f"{root}/d/a", f"{root}/d/z"),
             lambda root=root: fs.rmdir(f"{root}/d"),
             lambda root=root: fs.open(f"{root}/d/a", "ab"),
         ):
-            with pytest.raises(bowstring.UnsupportedError):
+            with pytest.raises(bowstring.UnsupportedError) as refused:
                 change()
+            said.append(str(refused.value))
+        assert "does not copy" in said[0]
+        assert "remove directories" in said[1]
+        assert "does not copy" not in said[1]
     with pytest.raises(bowstring.UnsupportedError):
         fs.mv("s3://bucket/d/a", f"{tmp_path}/a")
 

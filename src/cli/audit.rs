@@ -171,6 +171,15 @@ fn options(args: &Args, spec: &PlanSpec) -> Result<LoaderOptions> {
 /// Names the rows of the findings.
 fn name_rows(args: &Args, audit: &Audit) -> Result<(Vec<Row>, bool)> {
     let mut source = LocalSource::open(options(args, &audit.spec)?)?;
+    let found = source.plan().fingerprint();
+    if found != audit.fingerprint && !audit.findings.is_empty() {
+        return Err(Error::Mismatch {
+            what: "--data is not what the certificates are of".to_owned(),
+            expected: format!("fingerprint {}", audit.fingerprint),
+            found: found.to_string(),
+            hint: "give the data, and with --options the columns and the filter, that the run read; of a table its version".to_owned(),
+        });
+    }
     let mut rows = Vec::new();
     for Finding { fault, from, to, rank, world_size } in &audit.findings {
         let share = rank.map_or(Ok(Share::whole()), |rank| Share::new(rank, *world_size))?;

@@ -10,7 +10,11 @@ use crate::error::{Error, Result};
 
 /// A choice of row groups, which are numbered over the files sorted by path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, deny_unknown_fields)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "no selection; write {\"row_groups\": [0, 3]}, {\"index\": NAME, \"values\": [...]}, {\"any\": [...]} or {\"all\": [...]}"
+)]
 pub enum Selector {
     /// These row groups.
     RowGroups {
@@ -181,6 +185,9 @@ mod tests {
         assert!(chosen(r#"{"row_groups": [4]}"#).is_err());
         assert!(chosen(r#"{"index": "ix"}"#).is_err());
         assert!(chosen(r#"{"index": "iy", "values": [1]}"#).unwrap_err().to_string().contains("ix"));
-        assert!(serde_json::from_str::<Selector>(r#"{"group": 1}"#).is_err());
+        for wrong in [r#"{"group": 1}"#, "[0]", "0"] {
+            let error = serde_json::from_str::<Selector>(wrong).unwrap_err().to_string();
+            assert!(error.starts_with(r#"no selection; write {"row_groups": [0, 3]}"#), "{wrong}: {error}");
+        }
     }
 }

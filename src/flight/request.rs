@@ -96,7 +96,10 @@ impl StreamRequest {
         asked.retain(|key, value| {
             let is_asked = option(key).is_some_and(|entry| entry.scope == Scope::Asked);
             // The size of a batch is sent as rows of all ranks together.
-            is_asked && alternative(key).is_none() && (key == "columns" || says(key, value, &usual))
+            is_asked
+                && alternative(key).is_none()
+                && value.as_str() != Some("")
+                && (key == "columns" || says(key, value, &usual))
         });
         if let Some(Value::Object(columns)) = asked.get_mut("columns")
             && let Some(Value::Object(usual)) = usual.get("columns")
@@ -250,6 +253,12 @@ mod tests {
         let Value::Object(document) = document else { panic!() };
         let options = LoaderOptions::from_document(document)?;
         Ok(StreamRequest::new("photos", &options, Share::whole())?.options)
+    }
+
+    #[test]
+    fn an_empty_filter_asks_for_nothing() {
+        assert!(!asked(json!({"filter": "", "seed": 3})).unwrap().contains_key("filter"));
+        assert_eq!(asked(json!({"filter": "x > 1"})).unwrap()["filter"], "x > 1");
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl LocalSource {
             Ok(futures::future::join_all(rooms).await)
         })?;
         let Some(limit) = rooms.into_iter().min() else {
-            let problem = "there is none to load into: give a directory, for data that are not files of this machine";
+            let problem = "there is none to load into: none is given, or all data are files of this machine, which no cache keeps";
             return Err(Error::config("cache", problem));
         };
         let first = self.plan().epoch();

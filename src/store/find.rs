@@ -162,8 +162,12 @@ fn identity(place: &Place, path: &Path) -> String {
 /// The error for a file that two addresses lead to, one of which does not name it: nobody can tell whether it is meant twice.
 fn twice(file: &str, first: &str, second: &str) -> Error {
     if first == second {
-        let problem =
-            format!("{file} is found twice below {}: two mounts lead to it; read one of them", display(first));
+        let why = if is_mounted(first) {
+            "two mounts lead to it; read one of them"
+        } else {
+            "the address is given twice; leave one out"
+        };
+        let problem = format!("{file} is found twice below {}: {why}", display(first));
         return Error::config("urls", problem);
     }
     let problem = format!(

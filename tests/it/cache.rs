@@ -537,6 +537,9 @@ fn the_command_line_warms_shows_checks_and_removes() {
         let all = ["warm", "s3://bucket/d", "--batch-size=100", "--storage-options", &storage, "--cache", cache];
         run(&[&all, more].concat())
     };
+    let local = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cli/pictures.parquet");
+    let (code, _, errors) = run(&["warm", local, "--batch-size=5", "--cache", cache]);
+    assert!(code == 2 && errors.contains("all data are files of this machine"), "{errors}");
     let (code, text, errors) = warm(&["--cache-bytes", "1GiB"]);
     assert_eq!(code, 0, "{text}{errors}");
     assert!(text.contains(&format!("{} of {} row groups are in {cache}", FILES * GROUPS, FILES * GROUPS)), "{text}");

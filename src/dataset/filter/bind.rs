@@ -186,7 +186,11 @@ impl Binder<'_> {
         Point::of(literal, kind).map_err(|wrong| match wrong {
             Wrong::Column => Error::unsupported(
                 format!("comparing column {name:?} of type {kind} in a filter"),
-                "only 'is null' and 'is not null' work on it",
+                if matches!(kind, DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..)) {
+                    "only 'overlaps', 'is null' and 'is not null' work on lists"
+                } else {
+                    "only 'is null' and 'is not null' work on it"
+                },
             ),
             Wrong::Literal(right) => {
                 let problem =
@@ -419,6 +423,10 @@ mod tests {
             assert!(matches!(error, Error::Config { .. }), "{text}: {error:?}");
             assert!(error.to_string().contains(part), "{text}: {error}");
         }
+        let lists = bind("tags = 'x'").unwrap_err().to_string();
+        assert!(lists.contains("only 'overlaps', 'is null' and 'is not null' work on lists"), "{lists}");
+        let structs = bind("gps = 1").unwrap_err().to_string();
+        assert!(structs.contains("only 'is null' and 'is not null' work on it"), "{structs}");
         assert!(matches!(bind("tags = 'x'").unwrap_err(), Error::Unsupported { .. }));
         assert!(bind("tags is null").is_ok() && bind("gps is not null").is_ok());
     }
