@@ -398,8 +398,8 @@ impl Error {
             Self::Unsupported { place, what, hint } => {
                 Self::Unsupported { place: place.clone(), what: what.clone(), hint: hint.clone() }
             }
-            Self::Limit { place, what, asked, limit, option } => {
-                Self::Limit { place: place.clone(), what: what.clone(), asked: *asked, limit: *limit, option }
+            Self::Limit { place, what, asked, limit, option, raise } => {
+                Self::Limit { place: place.clone(), what: what.clone(), asked: *asked, limit: *limit, option, raise }
             }
             Self::Config { option, problem } => Self::Config { option, problem: problem.clone() },
             Self::Store { operation, url, .. } => Self::Store {

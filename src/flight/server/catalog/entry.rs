@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(options.columns.exclude, ["*secret*", "path"]);
         assert_eq!(hidden.exclude, ["*secret*"]);
         assert_eq!((hidden.filter, hidden.selector, hidden.ngram), (Some(Filter::Text("id > 3".into())), false, false));
-        assert_eq!(entry.request(&Value::Null).unwrap().1.filter, None);
+        assert_eq!(entry.request(&Value::Null, 1).unwrap().1.filter, None);
     }
 
     #[test]
