@@ -33,6 +33,8 @@ struct Dataset {
     columns: Vec<Column>,
     /// The error that prevents opening it.
     problem: Option<String>,
+    /// The nulls in it, which a loader without options for them refuses.
+    note: Option<String>,
 }
 
 /// A column as delivered.
@@ -78,7 +80,7 @@ impl Dataset {
         let fields = offered.iter().flat_map(|offered| offered.schema.fields());
         let columns = fields.map(column).collect();
         let (rows, fingerprint) = offered.map(|of| (of.info.rows, of.info.fingerprint.to_string())).unzip();
-        Self { name: found.name, rows, fingerprint, columns, problem }
+        Self { name: found.name, rows, fingerprint, columns, problem, note: found.note }
     }
 }
 
@@ -100,14 +102,14 @@ impl fmt::Display for Report {
             return Ok(());
         }
         writeln!(f)?;
-        let mut table = Table::new(&["name", ">rows", ">columns", "problem"]);
+        let mut table = Table::new(&["name", ">rows", ">columns", "problem or note"]);
         for dataset in &self.datasets {
             let columns = if dataset.problem.is_none() { count(dataset.columns.len() as u64) } else { String::new() };
             table.row([
                 dataset.name.clone(),
                 dataset.rows.map(count).unwrap_or_default(),
                 columns,
-                dataset.problem.clone().unwrap_or_default(),
+                dataset.problem.as_ref().or(dataset.note.as_ref()).cloned().unwrap_or_default(),
             ]);
         }
         write!(f, "{table}")?;

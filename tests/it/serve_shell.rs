@@ -5,12 +5,15 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow_flight::flight_service_client::FlightServiceClient;
 use bowstring::Loader;
 use bowstring::flight::server::tls::ClientFiles;
 use bowstring::pipeline::LoaderOptions;
+use parquet::arrow::ArrowWriter;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
@@ -404,15 +407,32 @@ fn an_address_of_another_kind_is_an_error_that_names_the_right_one() {
 fn inspect_lists_the_datasets_of_a_server() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![60, 40]], 1);
-    let server = Server::start(&[&format!("photos={PHOTOS}"), &format!("numbers={}", directory.path().display())]);
+    let nullable = tempfile::tempdir().unwrap();
+    let numbers = Arc::new(Int64Array::from(vec![Some(1), None, Some(3)])) as ArrayRef;
+    let batch = RecordBatch::try_from_iter_with_nullable([("n", numbers, true)]).unwrap();
+    let file = std::fs::File::create(nullable.path().join("a.parquet")).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let server = Server::start(&[
+        &format!("photos={PHOTOS}"),
+        &format!("numbers={}", directory.path().display()),
+        &format!("nullable={}", nullable.path().display()),
+    ]);
     let asked = |url: &str, more: &[&str]| cli::run(&[&["inspect", url], more].concat());
     let all = asked(&server.listen, &[]);
     assert_eq!(all.code, 0, "{}", all.stderr);
     let lines: Vec<Vec<&str>> = all.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines[0][..2], ["2", "datasets"], "{}", all.stdout);
+    assert_eq!(lines[0][..2], ["3", "datasets"], "{}", all.stdout);
     for expected in [["numbers", "100", "2"], ["photos", "40", "3"]] {
         assert!(lines.iter().any(|line| line[..] == expected), "{}", all.stdout);
     }
+    let all = asked(&server.listen, &["--json"]);
+    let told: serde_json::Value = serde_json::from_str(&all.stdout).unwrap_or_else(|_| panic!("{}", all.stderr));
+    let nullable = told["datasets"].as_array().unwrap().iter().find(|found| found["name"] == "nullable").unwrap();
+    assert_eq!((&nullable["rows"], nullable["columns"].as_array().unwrap().len()), (&3.into(), 1), "{nullable}");
+    assert!(nullable["problem"].is_null() && nullable["fingerprint"].is_string(), "{nullable}");
+    assert!(nullable["note"].as_str().unwrap().starts_with("nulls in "), "{nullable}");
     let one = asked(&format!("{}/photos", server.listen), &["--columns", "label", "--json"]);
     let told: serde_json::Value = serde_json::from_str(&one.stdout).unwrap_or_else(|_| panic!("{}", one.stderr));
     let found = &told["datasets"][0];

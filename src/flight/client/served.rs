@@ -20,6 +20,8 @@ pub(crate) struct Served {
     pub(crate) name: String,
     /// The dataset as offered with default options, or the error that prevents opening it.
     pub(crate) offered: std::result::Result<Offered, String>,
+    /// The nulls in it that a client who sets no options meets.
+    pub(crate) note: Option<String>,
 }
 
 /// The offer to a client that sets no options.
@@ -35,6 +37,12 @@ pub(crate) struct Offered {
 #[derive(Deserialize)]
 struct Refused {
     error: String,
+}
+
+/// Stands in a [`StreamInfo`] of a list.
+#[derive(Deserialize)]
+struct Noted {
+    note: String,
 }
 
 /// Lists the datasets of the server that the only address of `options` names, in the order of its catalogue; if it names a dataset,
@@ -72,7 +80,7 @@ pub(crate) async fn served(options: &LoaderOptions) -> Result<Vec<Served>> {
     if !address.dataset.is_empty() {
         let one = infos.into_iter().next().ok_or_else(|| unnamed(&peer))?;
         let offered = Ok(offered(&peer, one)?);
-        return Ok(vec![Served { name: address.dataset.to_string(), offered }]);
+        return Ok(vec![Served { name: address.dataset.to_string(), offered, note: None }]);
     }
     infos.into_iter().map(|info| dataset(&peer, info)).collect()
 }
@@ -90,9 +98,10 @@ fn dataset(peer: &str, info: FlightInfo) -> Result<Served> {
     let name = info.flight_descriptor.as_ref().and_then(|descriptor| descriptor.path.first()).cloned();
     let name = name.ok_or_else(|| unnamed(peer))?;
     if let Ok(Refused { error }) = serde_json::from_slice(&info.app_metadata) {
-        return Ok(Served { name, offered: Err(error) });
+        return Ok(Served { name, offered: Err(error), note: None });
     }
-    Ok(Served { name, offered: offered(peer, info).map_err(|error| error.chain().to_string()) })
+    let note = serde_json::from_slice(&info.app_metadata).ok().map(|Noted { note }| note);
+    Ok(Served { name, offered: offered(peer, info).map_err(|error| error.chain().to_string()), note })
 }
 
 fn offered(peer: &str, info: FlightInfo) -> Result<Offered> {

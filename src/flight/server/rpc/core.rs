@@ -12,6 +12,7 @@ use tonic::Status;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 
 use super::room::Room;
+use crate::codec::BadRows;
 use crate::error::{Error, Result};
 use crate::flight::client::{Local, StreamInfo};
 use crate::flight::gang::wire::Caller;
@@ -100,6 +101,9 @@ pub(crate) struct Parts {
     pub(crate) draining: watch::Receiver<bool>,
 }
 
+/// The options of a request, the columns that the dataset hides, and its newest version if it was written here.
+type Resolved = (LoaderOptions, HiddenColumns, Option<Version>);
+
 impl Core {
     pub(crate) fn new(config: Config, parts: Parts) -> Result<Self> {
         let Parts { gangs, staging, socket, shared, hangups, draining } = parts;
@@ -158,12 +162,8 @@ impl Core {
         Ok(Caller { gang: self.config.spaces.of(tenant).gang(&caller.gang)?, ..caller.clone() })
     }
 
-    /// Resolves the options of `asked`, the columns that the dataset hides, and its newest version if it was written here.
-    fn options(
-        &self,
-        tenant: &Tenant,
-        asked: &StreamRequest,
-    ) -> Result<(LoaderOptions, HiddenColumns, Option<Version>)> {
+    /// Resolves `asked`.
+    fn options(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<Resolved> {
         let catalogue = self.config.catalogue.get();
         let written;
         let mut version = None;
@@ -216,7 +216,17 @@ impl Core {
 
     /// Returns the open dataset of `asked`. One that `begins` is a rank that reads it, or all ranks; others only look.
     pub(super) async fn offer(&self, tenant: &Tenant, asked: &StreamRequest, begins: bool) -> Result<Arc<OpenDataset>> {
-        let (options, hidden, version) = self.options(tenant, asked)?;
+        self.offer_of(self.options(tenant, asked)?, tenant, asked, begins).await
+    }
+
+    /// As [`offer`](Self::offer), of the options that `asked` was resolved to.
+    async fn offer_of(
+        &self,
+        (options, hidden, version): Resolved,
+        tenant: &Tenant,
+        asked: &StreamRequest,
+        begins: bool,
+    ) -> Result<Arc<OpenDataset>> {
         let ranks = begins.then_some(Ranks { world: asked.world_size, rank: asked.rank });
         let claims = self.streams.claims();
         let open = |options| OpenDataset::open(options, hidden.clone(), claims.budget());
@@ -245,16 +255,33 @@ impl Core {
     }
 
     /// Describes the stream of `asked`, with a ticket for its rank, or one for each rank. Takes `room` before the answer is made.
-    pub(crate) async fn describe(&self, tenant: &Tenant, asked: StreamRequest, room: &Room) -> Result<FlightInfo> {
-        self.describe_in(None, tenant, asked, room).await
+    /// The tickets keep the caller's `trace`.
+    pub(crate) async fn describe(
+        &self,
+        trace: Option<TraceContext>,
+        tenant: &Tenant,
+        asked: StreamRequest,
+        room: &Room,
+    ) -> Result<FlightInfo> {
+        self.described(trace, tenant, asked, false, room).await
     }
 
-    /// As [`describe`](Self::describe), for a caller with a trace, which the tickets keep.
-    pub(crate) async fn describe_in(
+    /// As [`describe`](Self::describe), for a list, of a dataset with nulls that its options do not allow. No client may read it so.
+    pub(crate) async fn describe_despite_nulls(
+        &self,
+        tenant: &Tenant,
+        asked: StreamRequest,
+        room: &Room,
+    ) -> Result<FlightInfo> {
+        self.described(None, tenant, asked, true, room).await
+    }
+
+    async fn described(
         &self,
         trace: Option<TraceContext>,
         tenant: &Tenant,
         mut asked: StreamRequest,
+        despite_nulls: bool,
         room: &Room,
     ) -> Result<FlightInfo> {
         let tickets = endpoints_bytes(&asked);
@@ -267,7 +294,12 @@ impl Core {
             // A gang that resumes continues with the same files, although newer ones may exist.
             asked.fingerprint = self.gangs.resumed(&self.caller(tenant, caller)?);
         }
-        let offer = self.offer(tenant, &asked, true).await?;
+        let mut resolved = self.options(tenant, &asked)?;
+        if despite_nulls {
+            // Then a null is no error, and the columns are the same.
+            resolved.0.bad_rows = BadRows::Skip;
+        }
+        let offer = self.offer_of(resolved, tenant, &asked, true).await?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
         // Who began with a server of a former version goes on in its terms.
         let data = asked.fingerprint.map_or(offer.fingerprint, |given| plan.fingerprint_as(given));

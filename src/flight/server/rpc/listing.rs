@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow_flight::{FlightDescriptor, FlightInfo};
 use futures::Stream;
+use serde_json::Value;
 use tonic::Status;
 
 use super::core::{Core, json};
@@ -38,10 +39,19 @@ pub(crate) fn list(
 /// Describes the dataset `name`. One that cannot be opened does not hide the others: it is listed with its error.
 async fn entry(core: &Core, tenant: &Tenant, name: &str, room: &Room) -> FlightInfo {
     let descriptor = FlightDescriptor::new_path(vec![name.to_owned()]);
-    let described = match core.describe(tenant, StreamRequest::all(name), room).await {
+    let mut asked = StreamRequest::all(name);
+    let described = match core.describe(None, tenant, asked.clone(), room).await {
         // The client chooses the batch size; the columns are the same for any.
         Err(Error::Config { option: "batch_size", .. }) => {
-            core.describe(tenant, StreamRequest::all(name).in_batches_of(1), room).await
+            asked = asked.in_batches_of(1);
+            core.describe(None, tenant, asked.clone(), room).await
+        }
+        described => described,
+    };
+    // The client says what becomes of nulls, too.
+    let described = match described {
+        Err(Error::Nulls { what, .. }) => {
+            core.describe_despite_nulls(tenant, asked, room).await.map(|info| noted(info, &what))
         }
         described => described,
     };
@@ -53,4 +63,11 @@ async fn entry(core: &Core, tenant: &Tenant, name: &str, room: &Room) -> FlightI
             .with_total_bytes(-1)
             .with_app_metadata(json(&serde_json::json!({ "error": error.chain() }))),
     }
+}
+
+/// Adds `note` to what is said of a dataset.
+fn noted(info: FlightInfo, note: &str) -> FlightInfo {
+    let Ok(Value::Object(mut said)) = serde_json::from_slice(&info.app_metadata) else { return info };
+    said.insert("note".to_owned(), note.into());
+    info.with_app_metadata(json(&said))
 }

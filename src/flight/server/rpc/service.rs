@@ -105,7 +105,7 @@ impl FlightService for Service {
         let (dataset, rank) = (self.0.label(&tenant, &asked.dataset).to_owned(), asked.rank);
         let header = |name: &str| request.metadata().get(name).and_then(|value| value.to_str().ok());
         let trace = TraceContext::of(header);
-        let described = self.0.describe_in(trace, &tenant, asked, &room).await;
+        let described = self.0.describe(trace, &tenant, asked, &room).await;
         let info = described.map_err(|error| {
             let error = self.0.config.spaces.of(&tenant).told(error);
             self.failed(&error, At { call: "GetFlightInfo", dataset: Some(&dataset), rank })
