@@ -86,7 +86,7 @@ def test_a_keyword_of_another_library_is_an_error_that_names_its_counterpart(
 
 
 def test_what_is_no_gang_is_an_error_of_the_option(data: str) -> None:
-    with pytest.raises(bowstring.ConfigError, match="5 is a int, where a bowstring.flight.Gang goes") as caught:
+    with pytest.raises(bowstring.ConfigError, match="5 is a int, where a") as caught:
         bowstring.Loader(data, batch_size=4, gang=5)  # type: ignore[arg-type]
     assert caught.value.option == "gang"
 

@@ -279,7 +279,7 @@ impl Entry {
     /// Returns true if a batch of `ranks` ranks together has as many rows by the dataset's options as by `name` with `value`.
     fn has_batch(&self, name: &str, value: &Value, ranks: u32) -> bool {
         let rows = |name: &str, value: &Value| {
-            let ranks = if name == "batch_size" { ranks } else { 1 };
+            let ranks = if name == "batch_size" { ranks.max(1) } else { 1 };
             value.as_u64()?.checked_mul(u64::from(ranks))
         };
         let Some(other) = alternative(name) else { return false };
