@@ -266,16 +266,26 @@ impl Cloud {
         }
     }
 
-    /// Returns true if `options` say with which of its credentials a store is reached.
+    /// Returns true if `options` say with which of its credentials a store is reached, or that none are needed.
     pub(super) fn has_credentials(self, options: &BTreeMap<String, String>) -> bool {
-        use object_store::aws::AmazonS3ConfigKey::SkipSignature;
+        use object_store::aws::AmazonS3ConfigKey as S3;
+        use object_store::azure::AzureConfigKey as Azure;
+        use object_store::gcp::GoogleConfigKey as Google;
 
-        // That requests are signed is no credential.
-        let signs = |key: &str, value: &str| {
-            key.to_ascii_lowercase().parse().is_ok_and(|key| SkipSignature == key)
-                && !["1", "true", "on", "yes", "y"].iter().any(|yes| value.eq_ignore_ascii_case(yes))
-        };
-        options.iter().any(|(key, value)| self.is_credential(key) && !signs(key, value))
+        let identities = [Azure::UseAzureCli, Azure::MsiEndpoint, Azure::ClientId];
+        options.iter().any(|(key, value)| {
+            let name = key.to_ascii_lowercase();
+            let skips = match self {
+                Self::S3 => name.parse().is_ok_and(|name| S3::SkipSignature == name),
+                Self::Google => name.parse().is_ok_and(|name| Google::SkipSignature == name),
+                Self::Azure => name.parse().is_ok_and(|name| Azure::SkipSignature == name),
+            };
+            if skips {
+                // That requests are signed does not say with what.
+                return ["1", "true", "on", "yes", "y"].iter().any(|yes| value.eq_ignore_ascii_case(yes));
+            }
+            self.is_credential(key) || self == Self::Azure && name.parse().is_ok_and(|name| identities.contains(&name))
+        })
     }
 }
 

@@ -477,7 +477,9 @@ mod tests {
             "https://x.r2.cloudflarestorage.com/b/a.parquet",
         ] {
             assert!(
-                !lists(url, &[]) && !lists(url, &[("aws_region", "x")]) && !lists(url, &[("azure_sas_key", "a=b")])
+                !lists(url, &[])
+                    && !lists(url, &[("aws_region", "x")])
+                    && !lists(url, &[("azure_storage_sas_key", "a=b")])
             );
             assert!(lists(url, &keys) && lists(url, &[("aws_skip_signature", "true")]));
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray};
+use bowstring::codec::{ColumnOptions, Nulls};
 use bowstring::dataset::{Index, OpenOptions, Selector};
 use bowstring::{Error, Loader, LoaderOptions, Result};
 
@@ -251,7 +252,9 @@ fn a_state_is_of_the_columns_and_values_that_its_version_gave_the_files() {
     commit(folder.path(), 3, &[about(["c1", "c2"]), remove("x.parquet"), with("2")]);
     commit(folder.path(), 4, &[remove("x.parquet"), with("1")]);
     let open = |version| {
-        let options = LoaderOptions { version: Some(version), ..support::options(folder.path(), 2, 0, 1) };
+        // No file has the column of version 2.
+        let columns = ColumnOptions { nulls: Nulls::Mask.into(), ..ColumnOptions::default() };
+        let options = LoaderOptions { version: Some(version), columns, ..support::options(folder.path(), 2, 0, 1) };
         Loader::open(options).unwrap()
     };
     let state = open(0).state();
