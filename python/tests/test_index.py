@@ -48,10 +48,13 @@ def test_an_index_goes_to_the_home_and_onto_no_other_file(
     bowstring.write_index(url, "~/x.index")
     assert ids(url, index="~/x.index") == ids(url)
     (part,) = (tmp_path / "data").glob("*.parquet")
-    before = part.read_bytes()
-    with pytest.raises(bowstring.ConfigError, match="no index"):
-        bowstring.write_index(url, part)
-    assert part.read_bytes() == before
+    other = tmp_path / "other"
+    other.write_bytes(part.read_bytes())
+    for file, why in ((part, "below the dataset"), (other, "no index")):
+        before = file.read_bytes()
+        with pytest.raises(bowstring.ConfigError, match=why):
+            bowstring.write_index(url, file)
+        assert file.read_bytes() == before
 
 
 def test_a_stale_or_damaged_index_is_an_error_if_requested(tmp_path: pathlib.Path) -> None:

@@ -171,7 +171,7 @@ fn options(args: &Args, spec: &PlanSpec) -> Result<LoaderOptions> {
 /// Names the rows of the findings.
 fn name_rows(args: &Args, audit: &Audit) -> Result<(Vec<Row>, bool)> {
     let mut source = LocalSource::open(options(args, &audit.spec)?)?;
-    let found = source.plan().fingerprint();
+    let found = source.plan().fingerprint_as(audit.fingerprint);
     if found != audit.fingerprint && !audit.findings.is_empty() {
         return Err(Error::Mismatch {
             what: "--data is not what the certificates are of".to_owned(),

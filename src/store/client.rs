@@ -179,9 +179,12 @@ impl StdError for Encoded {}
 
 /// The form in which `answer` has a file, if that is another than the file's own.
 fn coding(answer: &HttpResponse) -> Option<String> {
+    // Some servers tell others too, which change no byte, such as aws-chunked.
+    const COMPRESSED: [&str; 7] = ["gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress"];
     let coding = answer.headers().get(header::CONTENT_ENCODING).filter(|_| answer.status().is_success())?;
     let coding: String = String::from_utf8_lossy(coding.as_bytes()).chars().take(64).collect();
-    (!coding.trim().is_empty() && !coding.trim().eq_ignore_ascii_case("identity")).then_some(coding)
+    let is_compressed = |one: &str| COMPRESSED.iter().any(|known| one.trim().eq_ignore_ascii_case(known));
+    coding.split(',').any(is_compressed).then_some(coding)
 }
 
 /// The store's list of objects ends before its end.

@@ -11,12 +11,12 @@ use crate::error::{Error, Result};
 /// End of the names of objects with which Hadoop's older stores mark a directory.
 const FOLDER: &str = "_$folder$";
 
-/// Returns true if a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
-pub(super) fn is_data(below: &str, named: usize) -> bool {
+/// Returns true if a file below a directory is data. The first `named` parts were named by a pattern and are not judged. The number that
+/// `object_store` appends to a `local` name while it writes is no part of an extension.
+pub(super) fn is_data(below: &str, named: usize, local: bool) -> bool {
     let parts: Vec<&str> = below.split('/').collect();
     let Some(&name) = parts.last() else { return false };
-    // The number that `object_store` appends while it writes is no part of an extension.
-    let name = if is_staged(name) { name.split_once('#').map_or(name, |(name, _)| name) } else { name };
+    let name = if local { unnumbered(name) } else { name };
     let file_named = named == parts.len();
     !parts.iter().skip(named).any(|part| glob::is_hidden(part))
         && (file_named || extension(name).is_none_or(is_parquet))
@@ -38,13 +38,23 @@ pub(crate) const COMPRESSIONS: [&str; 20] = [
 /// Most files of such names whose ends are looked at.
 pub(super) const LOOKED_AT: usize = 16;
 
+/// A name without a number that [is appended](is_staged) to it.
+fn unnumbered(name: &str) -> &str {
+    if is_staged(name) { name.rsplit_once('#').map_or(name, |(name, _)| name) } else { name }
+}
+
 /// Returns true for a name that is one of Parquet without its last ending, a number or a compression. Programs give such endings to whole
-/// files, in which only the pages are compressed: the file's end says what it is.
-pub(super) fn is_renamed(below: &str) -> bool {
+/// files, in which only the pages are compressed: the file's end says what it is. A number after `#` is such an ending unless it is `local`.
+pub(super) fn is_renamed(below: &str, local: bool) -> bool {
+    let is_parquet = |bare: &str| extension(bare).is_some_and(is_parquet) && is_data(bare, 0, local);
+    let numbered = unnumbered(below);
+    if numbered.len() < below.len() {
+        return !local && is_parquet(numbered);
+    }
     let Some((bare, ending)) = below.rsplit_once('.') else { return false };
     let number = !ending.is_empty() && ending.bytes().all(|byte| byte.is_ascii_digit());
     let known = number || COMPRESSIONS.iter().any(|known| ending.eq_ignore_ascii_case(known));
-    known && extension(bare).is_some_and(is_parquet) && is_data(bare, 0)
+    known && is_parquet(bare)
 }
 
 /// Refuses the file `name` if it is a whole one of Parquet, whose rows would be missing.
@@ -87,7 +97,7 @@ mod tests {
     #[test]
     fn hidden_and_foreign_files_are_no_data() {
         for data in ["a.parquet", "x/b.PQ", "part-0001", "_k=1/a.parquet", "x.parquet#1", "x/b.parquet#12", "part#7"] {
-            assert!(is_data(data, 0), "{data}");
+            assert!(is_data(data, 0, true), "{data}");
         }
         for other in [
             "_SUCCESS",
@@ -101,11 +111,16 @@ mod tests {
             "_a.parquet#1",
             "a.parquet#x",
         ] {
-            assert!(!is_data(other, 0), "{other}");
+            assert!(!is_data(other, 0, true), "{other}");
         }
-        assert!(is_data("_tmp/a.dat", 2), "what a pattern names is taken");
+        for numbered in ["x.parquet#1", "x/b.parquet#12"] {
+            assert!(!is_data(numbered, 0, false) && is_renamed(numbered, false), "{numbered}");
+            assert!(!is_renamed(numbered, true), "{numbered}");
+        }
+        assert!(is_data("part#7", 0, false) && !is_renamed("part#7", false) && !is_renamed("README.md#1", false));
+        assert!(is_data("_tmp/a.dat", 2, true), "what a pattern names is taken");
         for renamed in ["a.parquet.gz", "k=1/a.parquet.snappy", "a.PARQUET.1", "a.pq.zst"] {
-            assert!(is_renamed(renamed), "{renamed}");
+            assert!(is_renamed(renamed, true), "{renamed}");
         }
         for other in [
             "a.parquet",
@@ -119,7 +134,7 @@ mod tests {
             "a.parquet.",
             "README.1",
         ] {
-            assert!(!is_renamed(other), "{other}");
+            assert!(!is_renamed(other, true), "{other}");
         }
     }
 

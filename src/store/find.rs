@@ -471,12 +471,12 @@ impl Wanted<'_> {
         Ok(Self { pattern: Pattern::new(pattern)?, start: "" })
     }
 
-    fn is_meant(&self, name: &str) -> bool {
+    fn is_meant(&self, name: &str, local: bool) -> bool {
         if self.start.is_empty() {
-            return self.pattern.matches(name).is_some_and(|named| is_data(name, named));
+            return self.pattern.matches(name).is_some_and(|named| is_data(name, named, local));
         }
         let name = format!("{}/{name}", self.start);
-        self.pattern.matches(&name).is_some_and(|named| is_data(&name, named))
+        self.pattern.matches(&name).is_some_and(|named| is_data(&name, named, local))
     }
 
     /// False if nothing below the start can be meant by `pattern`, this one's text; so nothing there needs to be listed.
@@ -495,7 +495,7 @@ async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_fi
     let (foreign, index, log, current) = (OnceLock::new(), OnceLock::new(), OnceLock::new(), OnceLock::new());
     let renamed = Mutex::new(Vec::new());
     let accept = |name: &str| match wanted {
-        Some(wanted) => wanted.is_meant(name),
+        Some(wanted) => wanted.is_meant(name, place.local),
         None => {
             if Table::is_log(name) {
                 log.get_or_init(|| ());
@@ -507,10 +507,10 @@ async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_fi
             if name == INDEX {
                 index.get_or_init(|| ());
             }
-            if is_renamed(name) {
+            if is_renamed(name, place.local) {
                 renamed.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
             }
-            is_data(name, 0)
+            is_data(name, 0, place.local)
         }
     };
     let found = place.list(&base, max_files, accept, || log.get().is_some() || current.get().is_some()).await?;

@@ -36,7 +36,7 @@ impl Found {
         let (url, beside) = (self.url(), beside.url());
         let directory = beside.rsplit_once('/').map_or("", |(directory, _)| directory);
         let below = url.strip_prefix(directory).and_then(|below| below.strip_prefix('/'));
-        below.is_some_and(|below| is_data(below, 0))
+        below.is_some_and(|below| is_data(below, 0, self.place.local))
     }
 
     /// All of `found`, read through a cache unless they are on this machine; opened with `options`, or those of their mounts.
@@ -74,7 +74,7 @@ impl Found {
         let Some(saves) = found.iter().find_map(through).and_then(|through| through.saves()) else {
             return Ok(Vec::new());
         };
-        let is_data = |target: &Target| is_data(target.url.rsplit('/').next().unwrap_or_default(), 0);
+        let is_data = |target: &Target| is_data(target.url.rsplit('/').next().unwrap_or_default(), 0, false);
         let mut left: Vec<_> = saves.there()?.into_iter().map(|save| save.record.target).filter(is_data).collect();
         if left.is_empty() {
             return Ok(Vec::new());

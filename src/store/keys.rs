@@ -164,12 +164,17 @@ pub(super) fn check_addresses(cloud: Cloud, settings: &[(String, String)], provi
         }
     };
     let asks = !provided && !settings.iter().any(is_whole);
-    for (key, value) in settings {
-        let name = key.to_ascii_lowercase();
+    // Of several settings of a key the last one counts, and some keys give way to others.
+    let settings: BTreeMap<String, (&str, &str)> =
+        settings.iter().map(|(key, value)| (cloud.canonical(key), (key.as_str(), value.as_str()))).collect();
+    let has = |key: S3| settings.contains_key(key.as_ref());
+    for (name, (key, value)) in &settings {
         let is_address = match cloud {
             Cloud::S3 => match name.parse() {
-                Ok(S3::Endpoint | S3::S3Endpoint) => true,
+                Ok(S3::Endpoint) => !has(S3::S3Endpoint),
+                Ok(S3::S3Endpoint) => true,
                 Ok(S3::StsEndpoint | S3::MetadataEndpoint) => asks,
+                Ok(S3::DefaultRegion) if has(S3::Region) => false,
                 // Some set a variable to nothing where the server has no regions.
                 Ok(S3::Region | S3::DefaultRegion) if !value.is_empty() && !is_region(value) => {
                     return wrong(key, "region, such as eu-west-1");
@@ -266,27 +271,52 @@ impl Cloud {
         }
     }
 
-    /// Returns true if `options` say with which of its credentials a store is reached, or that none are needed.
-    pub(super) fn has_credentials(self, options: &BTreeMap<String, String>) -> bool {
+    /// `key` in the form that object_store gives it, or in lower case if it is of no store.
+    fn canonical(self, key: &str) -> String {
         use object_store::aws::AmazonS3ConfigKey as S3;
         use object_store::azure::AzureConfigKey as Azure;
         use object_store::gcp::GoogleConfigKey as Google;
 
-        let identities = [Azure::UseAzureCli, Azure::MsiEndpoint, Azure::ClientId];
+        let name = key.to_ascii_lowercase();
+        let known = match self {
+            Self::S3 => name.parse::<S3>().ok().map(|key| key.as_ref().to_owned()),
+            Self::Google => name.parse::<Google>().ok().map(|key| key.as_ref().to_owned()),
+            Self::Azure => name.parse::<Azure>().ok().map(|key| key.as_ref().to_owned()),
+        };
+        known.unwrap_or(name)
+    }
+
+    /// Returns true if `key` is that of an endpoint of the store itself.
+    pub(super) fn is_endpoint(self, key: &str) -> bool {
+        ["aws_endpoint", "aws_endpoint_url_s3", "google_base_url", "azure_storage_endpoint", "azure_endpoint"]
+            .contains(&self.canonical(key).as_str())
+    }
+
+    /// Returns true if `options` have credentials of it, or say that requests are not signed.
+    pub(super) fn has_credentials(self, options: &BTreeMap<String, String>) -> bool {
         options.iter().any(|(key, value)| {
-            let name = key.to_ascii_lowercase();
-            let skips = match self {
-                Self::S3 => name.parse().is_ok_and(|name| S3::SkipSignature == name),
-                Self::Google => name.parse().is_ok_and(|name| Google::SkipSignature == name),
-                Self::Azure => name.parse().is_ok_and(|name| Azure::SkipSignature == name),
-            };
-            if skips {
-                // That requests are signed does not say with what.
-                return ["1", "true", "on", "yes", "y"].iter().any(|yes| value.eq_ignore_ascii_case(yes));
-            }
-            self.is_credential(key) || self == Self::Azure && name.parse().is_ok_and(|name| identities.contains(&name))
+            let skips = ["aws_skip_signature", "google_skip_signature", "azure_skip_signature"];
+            // That requests are signed does not say with what.
+            if skips.contains(&self.canonical(key).as_str()) { is_yes(value) } else { self.is_credential(key) }
         })
     }
+
+    /// Returns true if `options` say who reads its stores: by [credentials](Self::has_credentials), or by an identity of this machine.
+    pub(super) fn has_identity(self, options: &BTreeMap<String, String>) -> bool {
+        use object_store::azure::AzureConfigKey as Azure;
+
+        let names = |key: &str, value: &str| match key.to_ascii_lowercase().parse() {
+            Ok(Azure::UseAzureCli) => is_yes(value),
+            Ok(key) => [Azure::MsiEndpoint, Azure::ClientId].contains(&key),
+            Err(_) => false,
+        };
+        self.has_credentials(options) || self == Self::Azure && options.iter().any(|(key, value)| names(key, value))
+    }
+}
+
+#[cfg(feature = "cloud")]
+fn is_yes(value: &str) -> bool {
+    ["1", "true", "on", "yes", "y"].iter().any(|yes| value.eq_ignore_ascii_case(yes))
 }
 
 /// Local files take no options.
@@ -468,6 +498,30 @@ mod tests {
         let keys = ["AWS_ENDPOINT_URL_STS", "aws_access_key_id"].map(|key| (key.to_owned(), "sEcReT".to_owned()));
         assert!(check_addresses(Cloud::S3, &keys, false).is_ok());
         assert_eq!(told(Cloud::Azure, "aws_endpoint", "minio", true), None);
+        // What a later setting replaces, or a stronger one, is nobody's either.
+        for (weak, strong) in [
+            (("AWS_ENDPOINT", "minio"), ("endpoint", "http://minio:9000")),
+            (("AWS_ENDPOINT_URL_S3", "http://minio:9000"), ("endpoint", "minio")),
+            (("AWS_DEFAULT_REGION", "eu west"), ("AWS_REGION", "eu-west-1")),
+        ] {
+            let settings = [weak, strong].map(|(key, value)| (key.to_owned(), value.to_owned()));
+            assert!(check_addresses(Cloud::S3, &settings, false).is_ok(), "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn an_identity_of_the_machine_takes_no_credentials_of_the_environment_away() {
+        let options = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        for (key, value) in
+            [("azure_client_id", "x"), ("azure_msi_endpoint", "http://h"), ("azure_use_azure_cli", "true")]
+        {
+            let options = options(key, value);
+            assert!(Cloud::Azure.has_identity(&options) && !Cloud::Azure.has_credentials(&options), "{key}");
+            assert!(!Cloud::S3.has_identity(&options), "{key}");
+        }
+        assert!(!Cloud::Azure.has_identity(&options("azure_use_azure_cli", "false")));
+        assert!(Cloud::Azure.has_credentials(&options("azure_skip_signature", "true")));
+        assert!(!Cloud::Azure.has_identity(&options("azure_skip_signature", "false")));
     }
 
     #[test]

@@ -287,8 +287,7 @@ impl<'a> Stores<'a> {
     /// server, unless the caller gives credentials of that cloud: those of the environment are for addresses that name the cloud.
     #[cfg(feature = "cloud")]
     fn meant(&self, url: &Url, (scheme, path): (ObjectStoreScheme, Path)) -> (ObjectStoreScheme, Path) {
-        let given =
-            |cloud: keys::Cloud| self.access.credentials.is_some() || cloud.has_credentials(self.access.options);
+        let given = |cloud: keys::Cloud| self.access.credentials.is_some() || cloud.has_identity(self.access.options);
         if url.scheme() != "https" || keys::Cloud::of(&scheme).is_none_or(given) {
             return (scheme, path);
         }
@@ -396,7 +395,9 @@ impl<'a> Stores<'a> {
             // Beside credentials of its own a store gets no part of others: a session token beside keys, or a token that wins over them.
             let has_own = cloud.has_credentials(self.access.options);
             let ours = |key: &str| key.starts_with(cloud.start()) && !(has_own && cloud.is_credential(key));
-            settings.extend(texts.filter(|(key, _)| ours(key)));
+            // A variable that is set to nothing is not set.
+            let is_set = |(key, value): &(String, String)| !(value.is_empty() && cloud.is_endpoint(key));
+            settings.extend(texts.filter(|(key, _)| ours(key)).filter(is_set));
         }
         #[cfg(not(feature = "cloud"))]
         let _ = scheme;

@@ -119,8 +119,12 @@ import os, sys
 from bowstring.petastorm.spark import _materialize
 
 
+class Schema(tuple):
+    json = repr
+
+
 class Frame:
-    sparkSession, schema, write = None, (), property(lambda self: self)
+    sparkSession, schema, write = None, Schema(), property(lambda self: self)
     semanticHash, inputFiles = lambda self: 1, lambda self: []
     option, parquet = lambda self, *_: self, lambda self, _: None
 
