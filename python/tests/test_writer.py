@@ -236,6 +236,41 @@ def test_what_nulls_and_slices_hide_is_not_looked_at(tmp_path: pathlib.Path) -> 
     assert found["hour"].cast(pa.int32()).to_pylist() == [0, 1, 0, 1, 86_400_000], "sound, although pyarrow refuses it"
 
 
+@needs_pyarrow(16, "views of text")
+def test_views_that_nulls_hide_and_words_that_no_key_names_are_not_looked_at(tmp_path: pathlib.Path) -> None:
+    views = pa.array(["a", None, "c"], pa.string_view())
+    spoilt = bytearray(views.buffers()[1].to_pybytes())
+    spoilt[16:32] = b"\xff" * 16
+    hidden = pa.Array.from_buffers(pa.string_view(), 3, [views.buffers()[0], pa.py_buffer(bytes(spoilt))])
+    words = _buffers(pa.string(), [0, 1, 2, 3, 4], b"ab\xffd")
+    rows = pa.table({"view": hidden, "word": pa.DictionaryArray.from_arrays(pa.array([0, None, 3], pa.int8()), words)})
+    with DatasetWriter(tmp_path / "d", rows.schema) as writer:
+        writer.write(rows)
+        named = pa.DictionaryArray.from_arrays(pa.array([0, 2, 3], pa.int8()), words)
+        with pytest.raises(bowstring.CorruptError, match="dictionary is not UTF-8"):
+            writer.write(pa.table({"view": hidden, "word": named}))
+    found = pq.read_table(tmp_path / "d")
+    assert found["view"].cast(pa.string()).to_pylist() == ["a", None, "c"]
+    assert found["word"].cast(pa.string()).to_pylist() == ["a", None, "d"]
+
+
+@needs_pyarrow(16, "tensors of NumPy")
+def test_a_tensor_of_numpy_is_one_of_its_shape(tmp_path: pathlib.Path) -> None:
+    schema = pa.schema([("x", pa.fixed_shape_tensor(pa.int32(), [2, 2]))])
+    values = np.arange(8, dtype=np.int32).reshape(2, 2, 2)
+    with DatasetWriter(tmp_path / "d", schema) as writer:
+        writer.write(pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(values)}))
+        writer.write(pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(range(4), pa.int32()), 4)}))
+        turned = np.asfortranarray(values.reshape(8)[:4].reshape(2, 2))[np.newaxis]
+        odd = pa.ExtensionArray.from_storage(
+            pa.fixed_shape_tensor(pa.int32(), [2, 2], permutation=[1, 0]),
+            pa.FixedSizeListArray.from_arrays(pa.array(turned.reshape(4)), 4),
+        )
+        with pytest.raises(bowstring.MismatchError):
+            writer.write(pa.table({"x": odd}))
+    assert pq.read_table(tmp_path / "d").num_rows == 3
+
+
 @needs_pyarrow(14, "giving a schema to others")
 def test_a_null_in_place_of_a_row_is_refused(tmp_path: pathlib.Path) -> None:
     schema = pa.schema([("age", pa.int64())])

@@ -3,13 +3,36 @@
 use std::collections::BTreeSet;
 
 use arrow::datatypes::{DataType, Field, FieldRef};
+use serde_json::Value;
 
 use crate::schema::{extension, paired};
 
-/// Returns true if values of `given`, whose type is plain, are those of `own`: with the extension types of it, and the members of its structs in
+/// Returns true if values of `given`, whose type is plain, are those of `own`: of no other extension type, and with the members of its structs in
 /// any order. Names of items, keys and values are the writers' own.
 pub(super) fn alike(own: &Field, given: &Field) -> bool {
-    extension::own(own) == extension::own(given) && types(own.data_type(), given.data_type())
+    let same = match (extension::own(own), extension::own(given)) {
+        (Some((own, of)), Some((given, other))) => own == given && parameters(of) == parameters(other),
+        // What has no such type is the storage of whichever the other has.
+        _ => true,
+    };
+    same && types(own.data_type(), given.data_type())
+}
+
+/// The parameters in `text` of an extension type, as most are JSON: with other blanks, or none for an order of axes that changes nothing, they
+/// are the same.
+fn parameters(text: Option<&str>) -> Value {
+    let mut value = text.map_or(Value::Null, |text| serde_json::from_str(text).unwrap_or_else(|_| text.into()));
+    if let Some(object) = value.as_object_mut() {
+        let is_in_order =
+            |axes: &Vec<Value>| axes.iter().enumerate().all(|(at, axis)| axis.as_u64() == Some(at as u64));
+        if object.get("permutation").and_then(Value::as_array).is_some_and(is_in_order) {
+            object.remove("permutation");
+        }
+        if object.is_empty() {
+            return Value::Null;
+        }
+    }
+    value
 }
 
 fn within(own: &FieldRef, given: &FieldRef) -> bool {
@@ -96,9 +119,11 @@ mod tests {
         let lists = |item: &Field| Field::new("l", DataType::List(Arc::new(item.clone())), true);
         for (given, same) in [
             (tensor(r#"{"shape":[2,3]}"#), true),
+            (tensor(r#"{"permutation":[0,1], "shape": [2, 3]}"#), true),
             (tensor(r#"{"shape":[3,2]}"#), false),
             (tensor(r#"{"shape":[2,3],"permutation":[1,0]}"#), false),
-            (Field::new("x", values(), true), false),
+            (tensor(""), false),
+            (Field::new("x", values(), true), true),
         ] {
             assert_eq!(alike(&own, &given), same, "{given}");
             assert_eq!(alike(&lists(&own), &lists(&given)), same, "{given}");

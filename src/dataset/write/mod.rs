@@ -161,9 +161,8 @@ impl DatasetWriter {
     /// Adds the rows of `batch`, whose columns have the names of the schema in its order.
     ///
     /// # Errors
-    /// `Mismatch` if the columns are not those of the schema, with its extension types and the members of its structs, which may be in another
-    /// order, or null where they must not be; `Store` if the disk fails, `Unsupported`
-    /// for a cell of more than 2 GiB: after these two, nothing more can be written, and `Closed` says so.
+    /// `Mismatch` if the columns are not those of the schema, are of other extension types or have nulls where there must be none; members of
+    /// structs may be in another order. `Store` if the disk fails, `Unsupported` for a cell of more than 2 GiB: after these two, nothing more can be written, and `Closed` says so.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         self.usable()?;
         self.agree(batch)?;
