@@ -120,7 +120,7 @@ from bowstring.petastorm.spark import _materialize
 
 
 class Schema(tuple):
-    json = repr
+    json = lambda self: "[]"
 
 
 class Frame:
