@@ -51,6 +51,17 @@ impl DerefMut for Unforked {
     }
 }
 
+/// Such a file, whose lock is freed by name when this is dropped: a child that another thread is starting just now may have it open too,
+/// and to close it is not enough then.
+#[derive(Debug)]
+pub(in crate::store) struct Locked(pub(in crate::store) Unforked);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        drop(self.0.unlock());
+    }
+}
+
 #[cfg(unix)]
 mod list {
     use std::fs::File;
@@ -147,5 +158,19 @@ mod tests {
             libc::waitpid(child, std::ptr::null_mut(), 0);
         }
         assert!(!was_free && is_free);
+    }
+
+    #[test]
+    fn a_lock_is_freed_by_name_while_somebody_else_has_its_file_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let locked = Locked(Unforked::new(File::create(&path).unwrap()));
+        let child = locked.0.try_clone().unwrap();
+        locked.0.try_lock().unwrap();
+        let other = File::open(&path).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(locked);
+        other.try_lock().unwrap();
+        drop(child);
     }
 }

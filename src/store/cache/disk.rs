@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use super::super::pinned::is_at;
 use super::super::pinned::shown;
-use super::super::unforked::Unforked;
+use super::super::unforked::{Locked, Unforked};
 use super::block::Block;
 use super::claim::{Claim, Claimed};
 use super::directory::{Directory, gone, readable, writable};
@@ -73,15 +73,6 @@ pub(super) enum Stored {
     /// Everything there is needed sooner.
     Refused,
     Failed,
-}
-
-/// The lock of the ledger.
-struct Locked(Unforked);
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        drop(self.0.unlock());
-    }
 }
 
 impl Disk {

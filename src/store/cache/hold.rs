@@ -19,6 +19,7 @@ use twox_hash::XxHash3_64;
 
 use super::super::pinned::is_at;
 use super::super::pinned::shown;
+use super::super::unforked::{Locked, Unforked};
 use super::beside::{self, Beside};
 use super::block::{Block, ObjectKey};
 use super::claim::{Claim, Claimed};
@@ -192,18 +193,18 @@ impl Disk {
 /// Checks `file`, which is `block` with the checksums at `path`, if nobody has since it was written and the machine started.
 pub(super) fn prove(file: &File, block: &Block, path: &Path, patience: Duration) -> std::result::Result<(), Bad> {
     // A disk that has turned read-only still has it.
-    let mut beside = readable(path)?;
-    locked(patience, || beside.try_lock_shared())?;
-    if let Beside::Proven = beside::read(&mut beside, file, block)? {
+    let mut beside = Locked(Unforked::new(readable(path)?));
+    locked(patience, || beside.0.try_lock_shared())?;
+    if let Beside::Proven = beside::read(&mut beside.0, file, block)? {
         return Ok(());
     }
     drop(beside);
     // One checks it, the others wait.
-    let mut beside = changeable(path)?;
-    locked(patience, || beside.try_lock())?;
-    if let Beside::Unproven(sums) = beside::read(&mut beside, file, block)? {
+    let mut beside = Locked(Unforked::new(changeable(path)?));
+    locked(patience, || beside.0.try_lock())?;
+    if let Beside::Unproven(sums) = beside::read(&mut beside.0, file, block)? {
         beside::compare(file, &sums)?;
-        beside::prove(&mut beside, file, block, &sums)?;
+        beside::prove(&mut beside.0, file, block, &sums)?;
     }
     Ok(())
 }
