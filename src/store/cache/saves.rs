@@ -240,11 +240,12 @@ impl Saves {
         noted.map_err(|error| self.failed("write", error))
     }
 
-    /// Gives `save` another address; what was saved for that is over. An upload that was begun is given up by whoever has it.
+    /// Gives `save` another address, where the store has `found`, if that is known; what was saved for that is over. An upload that was
+    /// begun is given up by whoever has it.
     ///
     /// # Errors
     /// [`Error::Store`] if the disk fails.
-    pub(crate) fn rename(&self, save: &Save, target: &Target) -> Result<bool> {
+    pub(crate) fn rename(&self, save: &Save, target: &Target, found: Option<String>) -> Result<bool> {
         let renamed = self.0.change(|disk, _| {
             let Some(mut record) = disk.directory().read_record(save.name)?.filter(|record| record.is_there) else {
                 return Ok(false);
@@ -253,7 +254,9 @@ impl Saves {
                 return Ok(false);
             }
             let others = disk.directory().saves()?;
-            (record.target, record.before, record.found) = (target.clone(), None, None);
+            (record.target, record.before) = (target.clone(), None);
+            // As for one that is saved there.
+            record.found = found.filter(|_| others.good.iter().all(|other| other.record.target != *target));
             // It is the last one of its new address, also if this process is killed before it has ended the others.
             record.sequence = others.next();
             disk.directory().write_record(save.name, &record, true)?;

@@ -53,7 +53,7 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
         return stays(origins, place, from).await;
     }
     if let (Some((all, old)), Some((_, new))) = (saves(place, from), saves(place, to))
-        && rename_saved(origins, place, &all, (from, &old), &new).await?
+        && rename_saved(origins, uploads, place, &all, (from, &old), (to, &new)).await?
     {
         return Ok(());
     }
@@ -88,10 +88,11 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
 /// a failure or a kill, and a second attempt goes on from there.
 async fn rename_saved(
     origins: &Origins,
+    uploads: &Uploads,
     place: &Place,
     all: &Saves,
     (from, old): (&Path, &Target),
-    new: &Target,
+    (to, new): (&Path, &Target),
 ) -> Result<bool> {
     if at(all, old).await?.is_none() {
         return Ok(false);
@@ -119,8 +120,9 @@ async fn rename_saved(
     if !origins.means.in_time(&place.url(from), removed).await? {
         return Ok(false);
     }
+    let found = uploads.found(place, to).await;
     let (all, new) = (all.clone(), new.clone());
-    blocking(move || all.rename(&save, &new)).await
+    blocking(move || all.rename(&save, &new, found)).await
 }
 
 /// Checks that there is something at `path`, which gets the name that it has: a copy onto itself would be removed with its source.

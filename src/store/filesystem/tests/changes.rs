@@ -26,6 +26,24 @@ fn a_moved_file_takes_what_it_was_to_replace_with_it() {
 }
 
 #[test]
+fn a_moved_file_never_replaces_what_was_saved_elsewhere_at_its_new_address_later() {
+    for was in [false, true] {
+        let rig = Rig::new();
+        let files = rig.files(true);
+        if was {
+            save(&rig.files(false), "s3://bucket/x", b"before", Upload::Wait).unwrap();
+        }
+        rig.save_waiting(&files, "s3://bucket/x.tmp", b"older");
+        files.rename("s3://bucket/x.tmp", "s3://bucket/x").unwrap();
+        save(&rig.files(false), "s3://bucket/x", b"newer", Upload::Wait).unwrap();
+        let error = files.flush().unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        assert_eq!(rig.stored("x").as_deref(), Some(&b"newer"[..]));
+        assert_eq!(read(&files, "s3://bucket/x").unwrap(), b"older", "it is not lost");
+    }
+}
+
+#[test]
 fn what_waits_for_its_upload_stays_the_last_version_if_its_move_or_removal_fails_midway() {
     let rig = Rig::new();
     let files = rig.files(true);
