@@ -108,7 +108,7 @@ async fn rename_saved(
             let (all, save) = (all.clone(), save.clone());
             return blocking(move || all.end_one(&save)).await.map(|()| false);
         }
-        check_later(place, from, &save).await?;
+        check_later(all, place, from, &save).await?;
         // What is removed there is no sign that something came later.
         let (again, target) = (all.clone(), old.clone());
         blocking(move || again.note_before(&target, None)).await?;

@@ -179,20 +179,11 @@ impl Upload {
     /// [`Error::Mismatch`] if it has what somebody else has saved there since this was closed; and those of the store.
     async fn has_arrived(&self, save: &Save, source: &Arc<Source>) -> Result<bool> {
         let Some(later) = later(&self.place, &self.path, save).await? else { return Ok(false) };
-        let size = save.record.size;
-        let is_it = later.size == size && {
-            let mut ranges = (0..size).step_by(COMPARED).map(|start| start..(start + COMPARED as u64).min(size));
-            loop {
-                let Some(range) = ranges.next() else { break true };
-                let there = self.place.store.get_range(&self.path, range.clone()).await;
-                let there = there.map_err(|error| self.place.failed("read", &self.path, error))?;
-                let source = Arc::clone(source);
-                if there != blocking(move || source.read(range.start, range.end)).await? {
-                    break false;
-                }
-            }
-        };
-        if is_it { Ok(true) } else { Err(overtaken(save, &later)) }
+        if is_it(&self.place, &self.path, save, &later, source).await? {
+            Ok(true)
+        } else {
+            Err(overtaken(save, &later))
+        }
     }
 
     /// Something else was saved for the same address, or it has another one now: what was sent is given up.
@@ -288,12 +279,35 @@ async fn later(place: &Place, path: &Path, save: &Save) -> Result<Option<Stamp>>
     Ok(head(place, path).await?.filter(|there| there.to_string() != *found))
 }
 
-/// Checks that nobody has saved something else at `path`, its address, since `save` was closed.
+/// Returns true if `later`, which the store has at `path`, has the bytes of `save`, which are those of `source`.
+async fn is_it(place: &Place, path: &Path, save: &Save, later: &Stamp, source: &Arc<Source>) -> Result<bool> {
+    let size = save.record.size;
+    if later.size != size {
+        return Ok(false);
+    }
+    for start in (0..size).step_by(COMPARED) {
+        let range = start..(start + COMPARED as u64).min(size);
+        let there = place.store.get_range(path, range.clone()).await;
+        let there = there.map_err(|error| place.failed("read", path, error))?;
+        let source = Arc::clone(source);
+        if there != blocking(move || source.read(range.start, range.end)).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Checks that nobody has saved something else at `path`, its address, since `save` was closed: it may have arrived itself.
 ///
 /// # Errors
-/// [`Error::Mismatch`], and those of the store.
-pub(super) async fn check_later(place: &Place, path: &Path, save: &Save) -> Result<()> {
-    later(place, path, save).await?.map_or(Ok(()), |later| Err(overtaken(save, &later)))
+/// [`Error::Mismatch`], those of the store, and those of the cache's disk.
+pub(super) async fn check_later(saves: &Saves, place: &Place, path: &Path, save: &Save) -> Result<()> {
+    let Some(later) = later(place, path, save).await? else { return Ok(()) };
+    let (all, again) = (saves.clone(), save.clone());
+    match blocking(move || all.source(&again)).await?.map(Arc::new) {
+        Some(source) if is_it(place, path, save, &later, &source).await? => Ok(()),
+        _ => Err(overtaken(save, &later)),
+    }
 }
 
 /// Neither of two saves is lost where nobody can say which one is to stay.

@@ -44,6 +44,18 @@ fn a_moved_file_never_replaces_what_was_saved_elsewhere_at_its_new_address_later
 }
 
 #[test]
+fn a_file_whose_upload_has_arrived_without_an_answer_is_moved() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    rig.save_waiting(&files, "s3://bucket/x", b"saved");
+    // As if it had come to the store, and its process had not heard of that.
+    save(&rig.files(false), "s3://bucket/x", b"saved", Upload::Wait).unwrap();
+    files.rename("s3://bucket/x", "s3://bucket/y").unwrap();
+    files.flush().unwrap();
+    assert_eq!((rig.stored("x"), rig.stored("y").as_deref()), (None, Some(&b"saved"[..])));
+}
+
+#[test]
 fn what_waits_for_its_upload_stays_the_last_version_if_its_move_or_removal_fails_midway() {
     let rig = Rig::new();
     let files = rig.files(true);
