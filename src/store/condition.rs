@@ -29,7 +29,7 @@ pub(super) enum Refusal {
 impl Condition {
     /// That `found` is still there, if the store whose addresses begin with `prefix` can tell it from others; Google Cloud Storage takes the
     /// number of a version.
-    fn of(prefix: &str, found: Option<ObjectMeta>) -> Self {
+    pub(super) fn of(prefix: &str, found: Option<ObjectMeta>) -> Self {
         let Some(ObjectMeta { e_tag, version, .. }) = found else { return Self::Nothing };
         let is_strong = e_tag.as_deref().is_some_and(|tag| !tag.starts_with("W/"));
         let is_told = if prefix.starts_with("gs://") { version.is_some() } else { is_strong };

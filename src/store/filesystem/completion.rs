@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::per_process::PerProcess;
 
 /// How often a save may be overtaken by others until it fails; each time, another one has succeeded.
-const MOST_OVERTAKEN: usize = 100;
+pub(super) const MOST_OVERTAKEN: usize = 100;
 /// Most stores that are remembered as told of in the log.
 const MOST_TOLD: usize = 64;
 
@@ -58,17 +58,18 @@ impl Ready {
     }
 }
 
-/// Makes `ready`, whose parts are those of `multipart`, appear at `path`, in place of what is there. A store that is unavailable is waited
-/// for. `operation` is what errors say was tried.
+/// Makes `ready`, whose parts are those of `multipart`, appear at `path`, in place of what is there, or of what is `expected` there alone. A
+/// store that is unavailable is waited for. `operation` is what errors say was tried.
 ///
 /// # Errors
-/// [`Error::Store`]; whether the object has appeared is then not known.
+/// [`Error::Mismatch`] if something else than `expected` is there; [`Error::Store`]; whether the object has appeared is then not known.
 pub(super) async fn complete(
     place: &Place,
     path: &Path,
     operation: &str,
     ready: &Ready,
     mut multipart: Option<&mut Multipart>,
+    expected: Option<&Condition>,
 ) -> Result<PutResult> {
     let began = Instant::now();
     let (mut overtaken, mut is_refused) = (0, false);
@@ -78,9 +79,10 @@ pub(super) async fn complete(
             _ => true,
         };
         let may_be = place.numbered.as_ref().is_none_or(PartStore::may_be_conditional);
-        let condition = match takes_conditions && may_be && !is_refused {
-            true => Condition::now(&*place.store, &place.prefix, path).await,
-            false => Ok(Condition::Whatever),
+        let condition = match (takes_conditions && may_be && !is_refused, expected) {
+            (true, Some(expected)) => Ok(expected.clone()),
+            (true, None) => Condition::now(&*place.store, &place.prefix, path).await,
+            (false, _) => Ok(Condition::Whatever),
         };
         let put = match condition {
             Ok(condition) => {
@@ -96,6 +98,14 @@ pub(super) async fn complete(
             Err(failed) => failed,
         };
         match refusal {
+            Refusal::Overtaken if expected.is_some() => {
+                return Err(Error::Mismatch {
+                    what: format!("{} was changed while it was saved", place.url(path)),
+                    expected: "what was there when it was looked up".to_owned(),
+                    found: "something else".to_owned(),
+                    hint: "save under an address of your own, or when others are done".to_owned(),
+                });
+            }
             Refusal::Overtaken if overtaken < MOST_OVERTAKEN => overtaken += 1,
             Refusal::Overtaken => {
                 let why = format!(

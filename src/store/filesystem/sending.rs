@@ -90,7 +90,7 @@ impl Sending {
     /// # Errors
     /// As [`completion::complete`].
     pub(super) async fn complete(&mut self, ready: &Ready) -> crate::error::Result<PutResult> {
-        let put = completion::complete(&self.place, &self.path, "write", ready, self.multipart.as_mut()).await?;
+        let put = completion::complete(&self.place, &self.path, "write", ready, self.multipart.as_mut(), None).await?;
         self.multipart = None;
         Ok(put)
     }

@@ -333,6 +333,27 @@ fn a_save_in_the_background_never_replaces_what_was_saved_elsewhere_later() {
 }
 
 #[test]
+fn a_save_in_the_background_does_not_replace_what_comes_while_its_request_is_on_its_way() {
+    for was in [false, true] {
+        let rig = Rig::new();
+        let files = rig.files(true);
+        if was {
+            save(&rig.files(false), "s3://bucket/x", b"before", Upload::Wait).unwrap();
+        }
+        rig.store.hold(true);
+        save(&files, "s3://bucket/x", b"older", Upload::Background).unwrap();
+        wait_until(|| rig.store.held());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(rig.store.inner.put(&Path::from("x"), "newer".into())).unwrap();
+        rig.store.hold(false);
+        let error = files.flush().unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        assert_eq!(rig.stored("x").as_deref(), Some(&b"newer"[..]));
+        assert_eq!(read(&files, "s3://bucket/x").unwrap(), b"older", "it is not lost");
+    }
+}
+
+#[test]
 fn a_save_whose_answer_was_lost_is_uploaded_and_not_taken_for_another_one() {
     let rig = Rig::new();
     let files = rig.files(true);

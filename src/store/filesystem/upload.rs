@@ -6,14 +6,15 @@ use std::time::Instant;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutResult};
+use object_store::{ObjectMeta, ObjectStoreExt, PutResult};
 
 use super::super::cache::{Begun, ObjectKey, Save, Saves, Source, Target, is_of_the_disk};
+use super::super::condition::Condition;
 use super::super::multipart::{AT_ONCE, MOST, Multipart, part, too_large};
 use super::super::place::Place;
 use super::super::stamp::Stamp;
 use super::super::unavailable;
-use super::completion::{self, Ready};
+use super::completion::{self, MOST_OVERTAKEN, Ready};
 use super::origins::blocking;
 use crate::error::{Error, Result};
 
@@ -27,6 +28,15 @@ pub(super) enum End {
     Done,
     /// It has another address now, and is not there yet.
     Moved,
+}
+
+/// What a store has at the address of a save.
+#[derive(Debug)]
+enum There {
+    /// This very save.
+    Arrived,
+    /// What it is to replace, and nothing else, if it is known what that is.
+    Older(Option<Condition>),
 }
 
 /// A save, and the way to its store.
@@ -145,19 +155,16 @@ impl Upload {
             drop(source);
             return self.over().await;
         };
-        if is_replaced(&self.place, &self.path, &found).await? || self.has_arrived(&found, &source).await? {
+        let put = match is_replaced(&self.place, &self.path, &found).await? {
+            true => None,
+            false => self.complete(&found, &source, &parts, multipart.as_mut()).await?,
+        };
+        let Some(put) = put else {
             drop(source);
             let saves = self.saves.clone();
             blocking(move || saves.end_one(&found)).await?;
             return self.over().await;
-        }
-        let ready = if is_small {
-            let (read, size) = (Arc::clone(&source), self.save.record.size);
-            Ready::Whole(blocking(move || read.read(0, size)).await?)
-        } else {
-            Ready::Parts(parts)
         };
-        let put = completion::complete(&self.place, &self.path, "upload", &ready, multipart.as_mut()).await?;
         let key = version(&self.place, &self.path, &put, self.save.record.size).await;
         let (saves, save) = (self.saves.clone(), self.save.clone());
         blocking(move || {
@@ -173,16 +180,47 @@ impl Upload {
         Ok(End::Done)
     }
 
-    /// Returns true if the store has this very save already: its answer was lost, or the process killed before it was noted.
+    /// Makes it appear in place of what it found when it was closed, if that is known. None if the store has this very save already: its
+    /// answer was lost, or the process killed before it was noted.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if it has what somebody else has saved there since this was closed; and those of the store.
-    async fn has_arrived(&self, save: &Save, source: &Arc<Source>) -> Result<bool> {
-        let Some(later) = later(&self.place, &self.path, save).await? else { return Ok(false) };
-        if is_it(&self.place, &self.path, save, &later, source).await? {
-            Ok(true)
-        } else {
-            Err(overtaken(save, &later))
+    /// [`Error::Mismatch`] if the store has what somebody else has saved there since this was closed; and those of the store.
+    async fn complete(
+        &self,
+        save: &Save,
+        source: &Arc<Source>,
+        parts: &[String],
+        mut multipart: Option<&mut Multipart>,
+    ) -> Result<Option<PutResult>> {
+        let mut overtaken = 0;
+        loop {
+            let There::Older(expected) = self.look(save, source).await? else { return Ok(None) };
+            let ready = if multipart.is_none() {
+                let (read, size) = (Arc::clone(source), save.record.size);
+                Ready::Whole(blocking(move || read.read(0, size)).await?)
+            } else {
+                Ready::Parts(parts.to_vec())
+            };
+            let (multipart, expected) = (multipart.as_deref_mut(), expected.as_ref());
+            match completion::complete(&self.place, &self.path, "upload", &ready, multipart, expected).await {
+                // It may be this very save, or that of somebody else.
+                Err(Error::Mismatch { .. }) if overtaken < MOST_OVERTAKEN => overtaken += 1,
+                put => return put.map(Some),
+            }
+        }
+    }
+
+    /// What the store has at the address of `save`.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete).
+    async fn look(&self, save: &Save, source: &Arc<Source>) -> Result<There> {
+        let Some(found) = &save.record.found else { return Ok(There::Older(None)) };
+        let there = head(&self.place, &self.path).await?;
+        match there.as_ref().map(Stamp::of).filter(|there| there.to_string() != *found) {
+            None => Ok(There::Older(Some(Condition::of(&self.place.prefix, there)))),
+            Some(later) if is_it(&self.place, &self.path, save, &later, source).await? => Ok(There::Arrived),
+            Some(later) => Err(overtaken(save, &later)),
         }
     }
 
@@ -258,10 +296,10 @@ impl Upload {
     }
 }
 
-/// The version that the store has at `path`, if there is one.
-async fn head(place: &Place, path: &Path) -> Result<Option<Stamp>> {
+/// What the store has at `path`, if there is something.
+async fn head(place: &Place, path: &Path) -> Result<Option<ObjectMeta>> {
     match place.store.head(path).await {
-        Ok(found) => Ok(Some(Stamp::of(&found))),
+        Ok(found) => Ok(Some(found)),
         Err(object_store::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(place.failed("look up", path, error)),
     }
@@ -269,14 +307,14 @@ async fn head(place: &Place, path: &Path) -> Result<Option<Stamp>> {
 
 /// The version that the store has at `path`, in words; see [`Saves::note_before`].
 pub(super) async fn there(place: &Place, path: &Path) -> Result<String> {
-    Ok(head(place, path).await?.map_or_else(|| "nothing".to_owned(), |found| found.to_string()))
+    Ok(head(place, path).await?.map_or_else(|| "nothing".to_owned(), |found| Stamp::of(&found).to_string()))
 }
 
 /// The version of another object that came to `path`, its address, since `save` was closed, if that is known. What was removed there is no
 /// such object.
 async fn later(place: &Place, path: &Path, save: &Save) -> Result<Option<Stamp>> {
     let Some(found) = &save.record.found else { return Ok(None) };
-    Ok(head(place, path).await?.filter(|there| there.to_string() != *found))
+    Ok(head(place, path).await?.as_ref().map(Stamp::of).filter(|there| there.to_string() != *found))
 }
 
 /// Returns true if `later`, which the store has at `path`, has the bytes of `save`, which are those of `source`.

@@ -22,6 +22,7 @@ pub(super) struct Failing {
     pub(super) inner: Arc<InMemory>,
     fails: AtomicBool,
     holds: AtomicBool,
+    held: AtomicBool,
     keeps: AtomicBool,
     pauses: Arc<AtomicBool>,
     paused: Arc<AtomicBool>,
@@ -39,6 +40,7 @@ impl Failing {
             inner,
             fails: AtomicBool::new(false),
             holds: AtomicBool::new(false),
+            held: AtomicBool::new(false),
             keeps: AtomicBool::new(false),
             pauses: Arc::default(),
             paused: Arc::default(),
@@ -58,7 +60,13 @@ impl Failing {
 
     /// Whether each write waits.
     pub(super) fn hold(&self, holds: bool) {
+        self.held.store(false, Ordering::SeqCst);
         self.holds.store(holds, Ordering::SeqCst);
+    }
+
+    /// Returns true once one waits.
+    pub(super) fn held(&self) -> bool {
+        self.held.load(Ordering::SeqCst)
     }
 
     /// Whether each removal fails.
@@ -120,6 +128,7 @@ impl Failing {
 
     async fn may_write(&self) -> Result<()> {
         while self.holds.load(Ordering::SeqCst) {
+            self.held.store(true, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         if self.fails.load(Ordering::SeqCst) { failed() } else { Ok(()) }
