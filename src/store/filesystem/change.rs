@@ -12,7 +12,7 @@ use super::super::cache::{Saves, Target};
 use super::super::directory::{failed, flush_name};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, missing, saves};
-use super::upload::{at, before_later, check_later, end_until, is_replaced};
+use super::upload::{after_failure, at, before_later, check_later, end_until, is_replaced};
 use super::uploads::Uploads;
 use crate::error::{Error, Result};
 
@@ -71,7 +71,13 @@ async fn rename_stored(origins: &Arc<Origins>, uploads: &Uploads, place: &Place,
             }
             None => None,
         };
-        match place.store.copy(from, to).await {
+        let copied = place.store.copy(from, to).await;
+        if copied.is_err()
+            && let Some((_, all, last)) = &turn
+        {
+            after_failure(all, last.clone()).await;
+        }
+        match copied {
             Err(object_store::Error::NotFound { .. }) => return Err(missing(&url)),
             copied => copied.map_err(|error| place.failed("copy", from, error))?,
         }

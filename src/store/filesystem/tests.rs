@@ -354,6 +354,21 @@ fn a_save_in_the_background_does_not_replace_what_comes_while_its_request_is_on_
 }
 
 #[test]
+fn a_save_in_the_background_is_not_dropped_for_one_that_failed() {
+    let rig = Rig::new();
+    let files = rig.files(true);
+    rig.save_waiting(&files, "s3://bucket/x", b"older");
+    rig.store.fail(true);
+    save(&files, "s3://bucket/x", b"failed", Upload::Wait).unwrap_err();
+    rig.store.fail(false);
+    save(&rig.files(false), "s3://bucket/x", b"newer", Upload::Wait).unwrap();
+    let error = files.flush().unwrap_err();
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    assert_eq!(rig.stored("x").as_deref(), Some(&b"newer"[..]));
+    assert_eq!(read(&files, "s3://bucket/x").unwrap(), b"older", "it is not lost");
+}
+
+#[test]
 fn a_save_whose_answer_was_lost_is_uploaded_and_not_taken_for_another_one() {
     let rig = Rig::new();
     let files = rig.files(true);

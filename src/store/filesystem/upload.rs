@@ -396,6 +396,16 @@ pub(super) async fn before_later(saves: &Saves, target: &Target, place: &Place, 
     Ok(Some(last))
 }
 
+/// What was to be put after `last` has failed, and perhaps is there all the same: what comes there from now on is not that. A save that knows
+/// what it found tells all of it from its own.
+pub(super) async fn after_failure(saves: &Saves, last: Option<Save>) {
+    let Some(last) = last.filter(|last| last.record.found.is_some()) else { return };
+    let all = saves.clone();
+    if let Err(error) = blocking(move || all.note_before(&last.record.target, None)).await {
+        tracing::debug!("what waits for its upload stays noted as older: {}", error.chain());
+    }
+}
+
 /// The name in the cache of what was `put` at `path`, if that is there and told.
 pub(super) async fn version(place: &Place, path: &Path, put: &PutResult, size: u64) -> Option<ObjectKey> {
     let meta = place.store.head(path).await.ok()?;

@@ -24,7 +24,7 @@ use super::aside::Aside;
 use super::options::Upload;
 use super::origins::{At, Origins, blocking, saves};
 use super::sending::{Fed, Sending};
-use super::upload::{before_later, end_until, version};
+use super::upload::{after_failure, before_later, end_until, version};
 use super::uploads::Uploads;
 use crate::error::{Error, Result};
 
@@ -373,7 +373,13 @@ impl Saving {
         };
         let _turn = saves.turn_if_any(target).await?;
         let last = before_later(saves, target, &self.place, &self.path).await?;
-        let put = sending.complete(&ready).await?;
+        let put = match sending.complete(&ready).await {
+            Ok(put) => put,
+            Err(error) => {
+                after_failure(saves, last).await;
+                return Err(error);
+            }
+        };
         // What was saved before must not come after it.
         end_until(saves, last).await?;
         let Some(staged) = self.staged() else { return Ok(()) };
