@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path as FsPath;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use futures::future::{OptionFuture, join};
 use futures::{FutureExt, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
@@ -29,6 +28,7 @@ use super::root::{Root, one_name};
 use super::stamp::Stamp;
 use super::stores::Stores;
 use super::table::{FoundTable, SIGNS, Table};
+use super::tentative;
 use super::walk::{below, is_staged, staged};
 use crate::error::{Error, Result};
 
@@ -414,8 +414,11 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
     }
     surrounded_in(&place, &path).await?;
     // Stores of keys alone may have a file and a directory of one name; looking for it takes no longer than listing.
-    let key = OptionFuture::from((named && place.numbered.is_some()).then(|| place.store.head(&path)));
-    let (hits, key) = join(directory(place.clone(), path.clone(), None, max_files), key).await;
+    let listing = directory(place.clone(), path.clone(), None, max_files);
+    let (hits, key) = match named && place.numbered.is_some() {
+        true => tentative::beside(listing, &*place.store, &path).await,
+        false => (listing.await, None),
+    };
     let hits = hits?;
     if !named {
         return Ok(hits);
@@ -423,13 +426,13 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
     if !hits.files.is_empty() || hits.table.is_some() {
         return match key {
             // An empty one marks the directory.
-            Some(Ok(meta)) if meta.size > 0 => Err(is_both(&place.url(&path))),
+            Some(meta) if meta.size > 0 => Err(is_both(&place.url(&path))),
             _ => Ok(hits),
         };
     }
     // Not a directory; perhaps a file without an extension.
     let key = match key {
-        Some(key) => key,
+        Some(meta) => Ok(meta),
         None => place.store.head(&path).await,
     };
     match key {

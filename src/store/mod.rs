@@ -74,6 +74,7 @@ mod sigv4;
 mod stamp;
 mod stores;
 mod table;
+mod tentative;
 #[cfg(feature = "cloud")]
 mod transport;
 #[cfg(feature = "convert")]

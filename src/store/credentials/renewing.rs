@@ -15,6 +15,7 @@ use object_store::{
 
 use super::source::{CredentialSource, Given, store_error};
 use crate::store::answer::{answers, is_refusal};
+use crate::store::tentative::Tentative;
 
 /// S3's codes for an expired token, in an answer that is neither 401 nor 403.
 const OVER: [&str; 3] = ["<Code>ExpiredToken</Code>", "<Code>TokenRefreshRequired</Code>", "<Code>InvalidToken</Code>"];
@@ -187,6 +188,9 @@ impl ObjectStore for Renewing {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        if options.extensions.get::<Tentative>().is_some() {
+            return self.store.get_opts(location, options).await;
+        }
         self.twice(|| self.store.get_opts(location, options.clone())).await
     }
 
@@ -242,6 +246,7 @@ mod tests {
 
     use super::super::Credentials;
     use super::*;
+    use crate::store::tentative::beside;
 
     /// Refuses so many listings, each after two objects, and removals.
     #[derive(Debug, Default)]
@@ -281,6 +286,9 @@ mod tests {
         }
 
         async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+            if options.head && self.is_refused() {
+                return Err(refusal());
+            }
             self.store.get_opts(location, options).await
         }
 
@@ -306,6 +314,27 @@ mod tests {
         async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
             self.store.copy_opts(from, to, options).await
         }
+    }
+
+    #[tokio::test]
+    async fn a_look_that_may_go_unanswered_asks_for_no_credentials() {
+        let asked = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&asked);
+        let source = CredentialSource::of_function("of_the_test", move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok(Credentials::new([], None))
+        });
+        let refusing = Arc::new(Refusing::default());
+        let store = Renewing::new(Arc::clone(&refusing) as _, source);
+        let path = Path::from("x");
+        store.put(&path, PutPayload::from_static(b"x")).await.unwrap();
+        assert!(beside(async {}, &store, &path).await.1.is_some());
+        refusing.refusals.store(1, Ordering::SeqCst);
+        assert!(beside(async {}, &store, &path).await.1.is_none());
+        assert_eq!((refusing.refusals.load(Ordering::SeqCst), asked.load(Ordering::SeqCst)), (0, 1));
+        refusing.refusals.store(1, Ordering::SeqCst);
+        store.head(&path).await.unwrap();
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "any other one does");
     }
 
     #[tokio::test]
