@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 use crate::store::Stamp;
 
 /// SHA-256 over everything that determines the order of a dataset: relative paths, sizes, footers, row counts, schema
-/// and filter; of a table also what its files know its columns by, and the values that its metadata have for files.
+/// and filter; of a table also what its files know its columns by, if not by their names, and the values that its metadata have for files
+/// and paths do not.
 ///
 /// It does not cover the root address or modification times, so a faithful copy elsewhere has the same fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,6 +72,9 @@ impl<'de> Deserialize<'de> for Fingerprint {
         Ok(Self(bytes))
     }
 }
+
+/// Keys and values of the partitions that a file is in; `None` is null.
+type Partitions = Vec<(Arc<str>, Option<Arc<str>>)>;
 
 /// One source file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,21 +137,36 @@ impl Manifest {
         Self { files, groups, fingerprint, former: None }
     }
 
-    /// The same of a table, whose log or metadata say what neither paths nor footers do: the values of its files' partitions, and which
-    /// of the columns in them `columns`, a text, means.
+    /// The same of a table, whose log or metadata may say what neither paths nor footers do: which columns of its files its names mean,
+    /// as a text if these are not the columns of the same names, and the values of partitions. Of a table without such a text, those
+    /// count that its paths, read by `of_path`, do not say. One of which nothing counts has the fingerprint of its files.
     #[must_use]
-    pub(crate) fn of_table(self, columns: &str) -> Self {
+    pub(crate) fn of_table(self, columns: Option<&str>, of_path: fn(&str) -> Partitions) -> Self {
         let mut digest = Sha256::new();
         part(&mut digest, b"bowstring table 1");
         part(&mut digest, &self.fingerprint.0);
-        part(&mut digest, columns.as_bytes());
+        part(&mut digest, columns.unwrap_or_default().as_bytes());
+        let mut says_more = columns.is_some();
         for file in &self.files {
-            part(&mut digest, &(file.partitions.len() as u64).to_le_bytes());
-            for (name, value) in &file.partitions {
+            let in_path = match columns {
+                None if !file.partitions.is_empty() => of_path(&file.path),
+                _ => Partitions::new(),
+            };
+            let is_told = |(name, value): &&(Arc<str>, Option<Arc<str>>)| {
+                // A path may have a key twice: one of both counts.
+                in_path.iter().find(|(key, _)| key == name).is_some_and(|(_, told)| told == value)
+            };
+            let values: Vec<_> = file.partitions.iter().filter(|value| !is_told(value)).collect();
+            says_more |= !values.is_empty();
+            part(&mut digest, &(values.len() as u64).to_le_bytes());
+            for (name, value) in values {
                 part(&mut digest, name.as_bytes());
                 part(&mut digest, &[u8::from(value.is_some())]);
                 part(&mut digest, value.as_deref().unwrap_or_default().as_bytes());
             }
+        }
+        if !says_more {
+            return self;
         }
         let former = Some(self.fingerprint);
         Self { fingerprint: Fingerprint(digest.finalize().into()), former, ..self }
@@ -226,17 +245,23 @@ mod tests {
     #[test]
     fn a_table_has_a_fingerprint_of_its_columns_and_values_beside_the_former_one() {
         let plain = Manifest::imaginary(&[3, 4], 10);
-        let of = |columns: &str, value: Option<&str>| {
+        let of = |columns: Option<&str>, value: Option<&str>| {
             let mut manifest = plain.clone();
             manifest.files[0].partitions = vec![("p".into(), value.map(Into::into))];
-            manifest.of_table(columns)
+            manifest.of_table(columns, |_| vec![("p".into(), Some("w".into())), ("p".into(), Some("u".into()))])
         };
-        let table = of("a", Some("u"));
+        let table = of(Some("a"), Some("u"));
         assert_eq!(table.former(), Some(plain.fingerprint()));
         assert_eq!(table.in_parts(Vec::new()).former(), table.former());
-        let all = [plain.clone(), table, of("b", Some("u")), of("a", Some("v")), of("a", Some("")), of("a", None)];
+        let [a, b, none] = [Some("a"), Some("b"), None];
+        let mapped = [of(b, Some("u")), of(a, Some("v")), of(a, Some("")), of(a, None)];
+        let named = [of(none, Some("u")), of(none, Some("")), of(none, None)];
+        let all: Vec<Manifest> = [plain.clone(), table].into_iter().chain(mapped).chain(named).collect();
         let different: std::collections::HashSet<Fingerprint> = all.iter().map(Manifest::fingerprint).collect();
         assert_eq!(different.len(), all.len());
-        assert_eq!((plain.former(), of("a", None).fingerprint()), (None, all[5].fingerprint()));
+        assert_eq!((plain.former(), of(a, None).fingerprint()), (None, all[5].fingerprint()));
+        let told = of(none, Some("w"));
+        assert_eq!((told.former(), told.fingerprint()), (None, plain.fingerprint()), "its path says it");
+        assert_eq!(plain.clone().of_table(None, |_| Vec::new()), plain);
     }
 }

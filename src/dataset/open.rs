@@ -226,7 +226,7 @@ impl Dataset {
             (None, Partitioning::None) => vec![hive::Values::new(); footers.len()],
         };
         let columns = table.as_ref().map(|table| table.columns().clone());
-        let found_by = columns.as_ref().map(|columns| columns.naming.identity());
+        let found_by = columns.as_ref().and_then(|columns| columns.naming.identity());
         let found_by = found_by.as_deref();
         let mut digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
         let whole: Vec<Option<Bytes>> = footers.iter_mut().map(|footer| footer.bytes.take()).collect();
@@ -523,7 +523,8 @@ fn deselect(inner: &mut Inner, groups: &mut [RowGroup], selector: &Selector, ind
     Ok(())
 }
 
-/// The manifest of `inner`, whose files have these digests; the columns of a table are found by what the text says.
+/// The manifest of `inner`, whose files have these digests; the columns of a table are found by what the text says, and by their names
+/// without one.
 fn manifest(
     inner: &Inner,
     groups: Vec<RowGroup>,
@@ -545,8 +546,8 @@ fn manifest(
     };
     let schema: String = inner.schema.fields().iter().map(field).collect();
     let manifest = Manifest::new(files, groups, &schema, filter);
-    match found_by {
-        Some(found_by) => manifest.of_table(found_by),
+    match inner.table {
+        Some(_) => manifest.of_table(found_by, hive::values),
         None => manifest,
     }
 }

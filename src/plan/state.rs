@@ -298,7 +298,7 @@ mod tests {
             let spec = PlanSpec { mix, ..PlanSpec::new(1, 8) }.resolve(&manifests).unwrap();
             Plan::new(&manifests, spec, 4).unwrap()
         };
-        let tables = ["a", "b"].map(|columns| plain.clone().of_table(columns));
+        let tables = ["a", "b"].map(|columns| plain.clone().of_table(Some(columns), |_| Vec::new()));
         for number in 1..=2 {
             let (former, table) = (plan(&vec![plain.clone(); number]), plan(&vec![tables[0].clone(); number]));
             let other = plan(&vec![tables[1].clone(); number]);

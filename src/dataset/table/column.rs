@@ -32,9 +32,24 @@ impl Column {
     pub(in crate::dataset) fn field(&self) -> Field {
         Field::new(&self.name, self.kind.data_type(), self.nullable)
     }
+
+    /// Returns true if data files know it, or a column in it, by another name.
+    pub(super) fn is_renamed(&self) -> bool {
+        self.name != self.physical || self.kind.is_renamed()
+    }
 }
 
 impl Kind {
+    /// Returns true if data files know a column in it by another name.
+    fn is_renamed(&self) -> bool {
+        match self {
+            Self::Leaf(_) => false,
+            Self::Struct(members) => members.iter().any(Column::is_renamed),
+            Self::List(item, _) => item.is_renamed(),
+            Self::Map(key, value, _) => key.is_renamed() || value.is_renamed(),
+        }
+    }
+
     /// The type in which the column is read: strings and bytes as views.
     pub(in crate::dataset) fn data_type(&self) -> DataType {
         match self {

@@ -62,9 +62,11 @@ impl Naming {
         column.id.filter(|_| self.mapping == Mapping::Id)
     }
 
-    /// What the columns are found by, at every depth, as one text: two columns of one name may be different ones.
-    pub(in crate::dataset) fn identity(&self) -> String {
-        self.identities(&self.columns).to_string()
+    /// What the columns are found by, at every depth, as one text: two columns of one name may be different ones. `None` if these are
+    /// their names.
+    pub(in crate::dataset) fn identity(&self) -> Option<String> {
+        let is_mapped = self.mapping == Mapping::Id || self.columns.iter().any(Column::is_renamed);
+        is_mapped.then(|| self.identities(&self.columns).to_string())
     }
 
     fn identities(&self, columns: &[Column]) -> Value {
@@ -295,6 +297,13 @@ mod tests {
         assert_eq!(identity("c1", 1, inner(3), id), identity("c9", 1, inner(3), id));
         assert_ne!(identity("c1", 1, inner(3), id), identity("c1", 9, inner(3), id));
         assert_ne!(identity("c1", 1, inner(3), id), identity("c1", 1, inner(9), id));
+        let plain = |member: &str, mapping| {
+            let item = Kind::Struct(vec![column("x", member, 3, leaf())]);
+            let map = Kind::Map(Box::new(leaf()), Box::new(Kind::List(Box::new(item), true)), true);
+            Naming { columns: vec![column("m", "m", 1, map)], taken: BTreeSet::new(), mapping }.identity()
+        };
+        assert_eq!((plain("x", name), plain("x", Mapping::None)), (None, None));
+        assert!(plain("c3", name).is_some() && plain("x", id).is_some());
     }
 
     #[test]

@@ -267,6 +267,46 @@ fn a_state_is_of_the_columns_and_values_that_its_version_gave_the_files() {
 }
 
 #[test]
+fn a_table_has_the_fingerprint_of_its_files_unless_its_log_says_more() {
+    let [table, files] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let names = ["p=7/x.parquet", "p=__HIVE_DEFAULT_PARTITION__/y.parquet"];
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..3));
+    let batch = RecordBatch::try_from_iter_with_nullable([("id", ids, true)]).unwrap();
+    for folder in [&table, &files] {
+        names.iter().for_each(|name| write(&folder.path().join(name), &batch, Default::default()));
+    }
+    let about = |mode: &str, physical: &str| {
+        let field = |name: &str, physical: &str, id: i64| {
+            serde_json::json!({"name": name, "type": "long", "nullable": true,
+                "metadata": {"delta.columnMapping.id": id, "delta.columnMapping.physicalName": physical}})
+        };
+        let fields = [field("id", physical, 1), field("p", "p", 2)];
+        let schema = serde_json::json!({"type": "struct", "fields": fields}).to_string();
+        serde_json::json!({"metaData": {"id": "x", "format": {"provider": "parquet"}, "schemaString": schema,
+            "partitionColumns": ["p"], "configuration": {"delta.columnMapping.mode": mode}}})
+        .to_string()
+    };
+    let with = |name: &str, p: Option<&str>| {
+        serde_json::json!({"add": {"path": name, "partitionValues": {"p": p}, "size": 0, "modificationTime": 0,
+            "dataChange": true}})
+        .to_string()
+    };
+    let protocol = r#"{"protocol":{"minReaderVersion":2,"minWriterVersion":5}}"#.to_owned();
+    let as_told = with(names[0], Some("7"));
+    commit(table.path(), 0, &[protocol, about("none", "id"), as_told.clone(), with(names[1], None)]);
+    commit(table.path(), 1, &[remove(names[0]), with(names[0], Some("8"))]);
+    commit(table.path(), 2, &[remove(names[0]), as_told, about("name", "id")]);
+    commit(table.path(), 3, &[about("name", "other")]);
+    let of = |folder: &Path, version| {
+        let options = OpenOptions { version, ..OpenOptions::default() };
+        open(&[text(folder)], options).unwrap().manifest().fingerprint()
+    };
+    let plain = of(files.path(), None);
+    let same = [0, 1, 2, 3].map(|version| of(table.path(), Some(version)) == plain);
+    assert_eq!(same, [true, false, true, false]);
+}
+
+#[test]
 fn an_index_is_of_its_version() {
     let folder = tempfile::tempdir().unwrap();
     moving(folder.path());
