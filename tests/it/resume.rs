@@ -155,6 +155,50 @@ fn a_gang_resumed_in_another_version_acknowledges_its_batches() {
 }
 
 #[test]
+fn a_gang_that_began_over_the_former_fingerprint_of_a_table_goes_on_in_it() {
+    // A former server gave a table the fingerprint of its files, whatever values its log had.
+    let [files, table] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..200));
+    let batch = RecordBatch::try_from_iter_with_nullable([("id", column, true)]).unwrap();
+    for folder in [&files, &table] {
+        let path = folder.path().join("p=7/x.parquet");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let mut writer = ArrowWriter::try_new(std::fs::File::create(path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    }
+    let field = |name| serde_json::json!({"name": name, "type": "long", "nullable": true, "metadata": {}});
+    let schema = serde_json::json!({"type": "struct", "fields": [field("id"), field("p")]}).to_string();
+    let log = [
+        serde_json::json!({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}),
+        serde_json::json!({"metaData": {"id": "x", "format": {"provider": "parquet"}, "schemaString": schema,
+            "partitionColumns": ["p"], "configuration": {}}}),
+        serde_json::json!({"add": {"path": "p=7/x.parquet", "partitionValues": {"p": "8"}, "size": 0,
+            "modificationTime": 0, "dataChange": true}}),
+    ];
+    std::fs::create_dir(table.path().join("_delta_log")).unwrap();
+    let lines = log.map(|line| line.to_string()).join("\n");
+    std::fs::write(table.path().join("_delta_log/00000000000000000000.json"), lines).unwrap();
+    let served = [("files", files.path().to_str().unwrap()), ("table", table.path().to_str().unwrap())];
+    let server = Served::start(&served, &hasty());
+    let gang = |name| {
+        Gang::join(&format!("grpc://{}", server.address()), &BTreeMap::new(), JoinOptions::new(name, 0, 1)).unwrap()
+    };
+    let asked = |name| LoaderOptions { urls: vec![server.url(name)], ..version(files.path(), None) };
+    let (old, new) = (gang("old"), gang("new"));
+    let mut former = Loader::open_in(&asked("files"), &old).unwrap();
+    former.next().unwrap().unwrap();
+    former.close();
+    let mut going_on = Loader::open_in(&asked("table"), &old).unwrap();
+    let batch = going_on.next().unwrap().unwrap();
+    assert_eq!(going_on.state().fingerprint, former.state().fingerprint);
+    old.ack(batch.epoch, batch.step).unwrap();
+    let mut anew = Loader::open_in(&asked("table"), &new).unwrap();
+    anew.next().unwrap().unwrap();
+    assert_ne!(anew.state().fingerprint, former.state().fingerprint);
+}
+
+#[test]
 fn two_threads_that_give_back_lose_nothing() {
     let data = dataset();
     let asked = LoaderOptions { prefetch: 2, ..options(data.path(), 3, 0, 1) };

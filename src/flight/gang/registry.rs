@@ -266,6 +266,12 @@ impl Registry {
         reads.filter(|(_, resumed)| *resumed).and_then(|(reads, _)| reads.data)
     }
 
+    /// The fingerprint of the plan that the generation of `caller` reads, if it is settled.
+    pub(crate) fn reads(&self, caller: &Caller) -> Option<Fingerprint> {
+        let reads = self.act(|machine, now| machine.reads(now, caller)).ok().flatten();
+        reads.map(|(reads, _)| reads.plan)
+    }
+
     /// Checks that `caller` may read `reading`, as far as that is settled. Membership is checked by its stream.
     ///
     /// # Errors

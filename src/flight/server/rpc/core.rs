@@ -302,7 +302,15 @@ impl Core {
         let offer = self.offer_of(resolved, tenant, &asked, true).await?;
         let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
         // Who began with a server of a former version goes on in its terms.
-        let data = asked.fingerprint.map_or(offer.fingerprint, |given| plan.fingerprint_as(given));
+        let data = match (asked.fingerprint, plan.former(), &asked.gang) {
+            (Some(given), ..) => plan.fingerprint_as(given),
+            (None, Some(former), Some(caller)) => {
+                let reads = self.gangs.reads(&self.caller(tenant, caller)?);
+                let is_former = reads == Some(Reading::fingerprint(former, plan.spec()));
+                if is_former { former } else { offer.fingerprint }
+            }
+            _ => offer.fingerprint,
+        };
         let reading = Reading::new(&asked.dataset, data, plan.spec());
         if let Some(caller) = &asked.gang {
             self.gangs.may_read(&self.caller(tenant, caller)?, &reading)?;
