@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::manifest::Fingerprint;
 use crate::pipeline::At;
 use crate::plan::{Certificate, Span, State};
 
@@ -16,6 +17,7 @@ pub(super) struct Consumed {
     from: At,
     resumed: bool,
     early: Vec<At>,
+    data: Option<Fingerprint>,
 }
 
 /// Milliseconds since 1970.
@@ -30,7 +32,8 @@ impl Default for Consumed {
         // The standard library seeds its hashes with random bytes from the system.
         let random = || RandomState::new().hash_one(now());
         let name = format!("{:016x}{:016x}", random(), random());
-        Self { name, opened: now(), spans: Vec::new(), dropped: 0, from: (0, 0), resumed: false, early: Vec::new() }
+        let (opened, spans, early) = (now(), Vec::new(), Vec::new());
+        Self { name, opened, spans, dropped: 0, from: (0, 0), resumed: false, early, data: None }
     }
 }
 
@@ -61,6 +64,13 @@ impl Consumed {
         self.end(left);
         (self.from, self.resumed) = (to, true);
         self.early.clone_from(&state.left);
+        self.data = Some(state.fingerprint);
+    }
+
+    /// The fingerprint of the data in the state that was loaded, if one was: a former version may have given them another one than they
+    /// have now, and the states and certificates of one run name one.
+    pub(super) fn data(&self) -> Option<Fingerprint> {
+        self.data
     }
 
     /// Returns true if the loader continues from a state.
@@ -101,7 +111,6 @@ impl Consumed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::Fingerprint;
     use crate::plan::PlanSpec;
 
     fn state() -> State {

@@ -15,6 +15,7 @@ use crate::device::{AnyBatch, Consumer, Device, DeviceStats, Targets};
 use crate::error::{Error, Result};
 #[cfg(feature = "flight")]
 use crate::flight::client::Gang;
+use crate::manifest::Fingerprint;
 use crate::pipeline::{BatchSource, ColumnKinds, Cursor, Ledger, LoaderOptions, Stats, WideInteger};
 use crate::plan::{BadRows, Certificate, Share, State};
 use crate::schema::{Dim, Field, Schema};
@@ -369,7 +370,13 @@ impl Loader {
 
     /// The position after `step` steps of `epoch`.
     pub fn state_at(&self, epoch: u64, step: u64) -> State {
-        State { left: self.consumed.early().to_vec(), ..self.source.info().state(epoch, step) }
+        let (info, left) = (self.source.info(), self.consumed.early().to_vec());
+        State { fingerprint: self.data(), left, ..info.state(epoch, step) }
+    }
+
+    /// The fingerprint by which this run knows its data.
+    fn data(&self) -> Fingerprint {
+        self.consumed.data().unwrap_or(self.source.info().fingerprint)
     }
 
     /// Moves to a position that [`state`](Self::state) returned, here or on any other rank of any world size. Unless
@@ -440,7 +447,7 @@ impl Loader {
             loader: self.consumed.name().to_owned(),
             opened: self.consumed.opened(),
             written: consumed::now(),
-            fingerprint: info.fingerprint,
+            fingerprint: self.data(),
             spec: info.spec.clone(),
             rows: info.rows,
             steps: info.steps,

@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use bowstring::flight::client::Gang;
 use bowstring::flight::gang::JoinOptions;
 use bowstring::pipeline::{LoaderOptions, LocalSource, RowGroups};
-use bowstring::plan::{OrderVersion, State};
+use bowstring::plan::{OrderVersion, State, audit};
 use bowstring::{Error, Loader, Next};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
@@ -188,14 +188,25 @@ fn a_gang_that_began_over_the_former_fingerprint_of_a_table_goes_on_in_it() {
     let (old, new) = (gang("old"), gang("new"));
     let mut former = Loader::open_in(&asked("files"), &old).unwrap();
     former.next().unwrap().unwrap();
+    let (state, certificate) = (former.state(), former.certificate());
     former.close();
     let mut going_on = Loader::open_in(&asked("table"), &old).unwrap();
     let batch = going_on.next().unwrap().unwrap();
-    assert_eq!(going_on.state().fingerprint, former.state().fingerprint);
+    assert_eq!(going_on.state().fingerprint, state.fingerprint);
     old.ack(batch.epoch, batch.step).unwrap();
     let mut anew = Loader::open_in(&asked("table"), &new).unwrap();
     anew.next().unwrap().unwrap();
-    assert_ne!(anew.state().fingerprint, former.state().fingerprint);
+    assert_ne!(anew.state().fingerprint, state.fingerprint);
+    // The same without a server: one run has one fingerprint, in states and certificates.
+    for remote in [false, true] {
+        let asked = if remote { asked("table") } else { version(table.path(), None) };
+        let mut resumed = Loader::open(asked).unwrap();
+        resumed.load_state(&state).unwrap();
+        while resumed.next().unwrap().is_some() {}
+        assert_eq!(resumed.state().fingerprint, state.fingerprint, "remote: {remote}");
+        let audit = audit(&[certificate.clone(), resumed.certificate()]).unwrap();
+        assert!(audit.exact && audit.resumes == 1, "remote: {remote}: {audit:?}");
+    }
 }
 
 #[test]
