@@ -97,10 +97,10 @@ class DatasetWriter:
     def write(self, data: Any) -> None:
         """Adds the rows of ``data``: a record batch, a table, a stream; anything with the Arrow PyCapsule protocol.
 
-        Its columns have the names of the schema in their order, and its types: of no other extension type, though they may be of none.
-        Members of structs may be in another order. Values are checked as they come: text that is not UTF-8, or a key that its
-        dictionary does not have, is a :class:`bowstring.CorruptError`. A null in place of a row, as an array of structs may have it, is
-        a :class:`bowstring.NullsError`.
+        Its columns have the names of the schema in their order, and its types: of no other extension type, though they may be
+        of none. Members of structs may be in another order. Values are checked as they come: text that is not UTF-8, or a key
+        that its dictionary does not have, is a :class:`bowstring.CorruptError`. A null in place of a row, as an array of structs
+        may have it, is a :class:`bowstring.NullsError`.
 
         Data that end in an error after some of their rows are written end the writer: then :meth:`write` and :meth:`finish` raise
         :class:`bowstring.ClosedError`, and nothing is published. A batch that is refused whole leaves the writer as it was.
