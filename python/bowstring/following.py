@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import weakref
 from collections import deque
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
@@ -39,8 +40,10 @@ class Course:
         self.start: Position | None = None
         self.origin: Position | None = None
         self.training = False
-        # What runs the fit.
-        self._fit: CodeType | None = None
+        # The last fit, which may have been interrupted.
+        self._fit: Fit | None = None
+        # A callback for the next fit exists, and has set the origin.
+        self.awaited = False
         # While Keras validates, the former value of ``_ended``.
         self._validating: tuple[int | None] | None = None
         # Keras is about to make an iterator, if it does not keep its own.
@@ -85,9 +88,14 @@ class Course:
         with self._lock:
             beside = _beside(self._fit) if self.training else None
             if beside is None and self.training and not self.opening and not (self.late and self._fresh):
-                self.training = False
-                self.origin = None
+                self._give_up()
             return beside is True
+
+    def _give_up(self) -> None:
+        """The fit was interrupted, and somebody takes batches after it."""
+        self.training = False
+        if not self.awaited:
+            self.origin = None
 
     def begin(self, beside: bool) -> tuple[int, Position | None]:
         """The number of a pass that begins now: 0 outside of ``fit``, -1 beside training. And where, if not at the next epoch."""
@@ -98,9 +106,11 @@ class Course:
             if self.training:
                 opens = self._validating is None and (self._fresh or at is not None)
                 if not opens and self._ended is None:
-                    # Of stages behind the dataset.
-                    return -1, (self.consumed[0], 0)
-                if at is None and self._ended is not None and not (self._fresh and self._untried):
+                    if self._fit is None or self._fit.runs():
+                        # Of stages behind the dataset.
+                        return -1, (self.consumed[0], 0)
+                    self._give_up()
+                elif at is None and self._ended is not None and not (self._fresh and self._untried):
                     at, goes_on = (self._ended, 0), True
                 elif at is None:
                     at = self.consumed
@@ -139,6 +149,7 @@ class Course:
             self._leave()
             self.start = self.consumed = self.origin = self._opened(origin)
             self._fit = _fit()
+            self.awaited = False
             self.training = True
 
     def expect(self, opening: bool) -> None:
@@ -188,18 +199,45 @@ def _is_hook(code: CodeType) -> bool:
     return code.co_name.lstrip("_").startswith("on_")
 
 
-def _fit() -> CodeType | None:
-    """The code that runs the hook of a callback which the caller's caller is: that of Keras' ``fit``."""
-    frame = sys._getframe(2)
+class Fit:
+    """One call of Keras' ``fit``: other calls run the same code, but each has callbacks of its own."""
+
+    def __init__(self, code: CodeType, callbacks: Any) -> None:
+        self._code = code
+        self._callbacks = weakref.ref(callbacks)
+
+    def is_at(self, frame: FrameType) -> bool:
+        """Whether ``frame`` is of this call."""
+        if frame.f_code is not self._code:
+            return False
+        callbacks = self._callbacks()
+        return callbacks is not None and any(value is callbacks for value in frame.f_locals.values())
+
+    def runs(self) -> bool:
+        """Whether the call is under way in a thread. A traceback may keep the callbacks of one that is not."""
+        for top in sys._current_frames().values():
+            frame: FrameType | None = top
+            while frame is not None:
+                if self.is_at(frame):
+                    return True
+                frame = frame.f_back
+        return False
+
+
+def _fit() -> Fit | None:
+    """The call of ``fit`` that runs the hook of a callback which the caller's caller is."""
+    frame, callbacks = sys._getframe(2), None
     while frame.f_back is not None and _is_hook(frame.f_code):
+        # The last is Keras' list of callbacks.
+        callbacks = frame.f_locals.get("self", callbacks)
         frame = frame.f_back
-    return frame.f_code
+    return None if callbacks is None else Fit(frame.f_code, callbacks)
 
 
-def _beside(fit: CodeType | None) -> bool | None:
+def _beside(fit: Fit | None) -> bool | None:
     """Whether a call within ``fit`` is of validation or a callback, and not of training; ``None`` outside of it."""
     frame, beside = sys._getframe(2), False
-    while frame.f_code is not fit:
+    while fit is None or not fit.is_at(frame):
         beside = beside or frame.f_code.co_name == "evaluate" or _is_hook(frame.f_code)
         if frame.f_back is None:
             return None
@@ -229,6 +267,7 @@ def callback(data: Dataset) -> Any:
             super().__init__()
             # A fit that was interrupted goes on. Known before the fit: a strategy may read a batch first, to build the model.
             course.origin = course.consumed if course.training else data._next()
+            course.awaited = True
             self.counted = self.epoch = 0
             # Ends Keras' epoch, and is told from the ``True`` of another callback, which ends the fit.
             self.mark = Mark(1)

@@ -649,6 +649,48 @@ def test_an_interrupted_fit_goes_on_at_the_batch(kinds: pathlib.Path, stages: st
     assert ids(next(iter(data.prefetch(2)))[0]) == want[3]
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("stages", ["itself", "prefetch"])
+def test_a_fit_without_the_callback_after_an_interrupted_one_has_every_epoch(
+    kinds: pathlib.Path, stages: str, is_held: bool
+) -> None:
+    want = expected(kinds, epochs=5)
+    data, model = labelled(kinds), recorded()
+    held = None
+    try:
+        model.fit(STAGES[stages](data), epochs=2, callbacks=[data.callback(), Stop(data, 5)], verbose=0)
+    except KeyboardInterrupt as error:
+        # As a notebook does, which keeps the callbacks of the fit.
+        held = error if is_held else None
+    model.seen.clear()
+    model.fit(STAGES[stages](data), epochs=3, verbose=0)
+    assert model.seen == want[13:52]
+    # The next one that has it goes on after them.
+    model.seen.clear()
+    model.fit(STAGES[stages](data), epochs=1, callbacks=[data.callback()], verbose=0)
+    assert model.seen == want[52:]
+    assert (data.epoch, data.step) == (5, 0)
+    assert (held is not None) == is_held
+
+
+def test_a_fit_that_builds_another_model_goes_on_at_the_batch(kinds: pathlib.Path) -> None:
+    data = opened(kinds, columns=["p", "half"], pack={"p": ["x"]}, targets="half")
+
+    def built() -> Any:
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            model = keras.Sequential([keras.layers.Dense(1)])
+            model.compile(optimizer="sgd", loss="mse")
+        return model
+
+    with pytest.raises(KeyboardInterrupt):
+        built().fit(data, epochs=2, callbacks=[data.callback(), Stop(data, 5)], verbose=0)
+    # Keras reads a batch to build the model.
+    model = built()
+    model.fit(data, epochs=1, callbacks=[data.callback()], verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 13 - 5
+    assert (data.epoch, data.step) == (1, 0)
+
+
 def test_fit_on_two_devices(kinds: pathlib.Path) -> None:
     data = opened(kinds, columns=["p", "half"], pack={"p": ["x"]}, targets="half")
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
