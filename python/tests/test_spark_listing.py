@@ -21,6 +21,7 @@ from bowstring.petastorm.etl._footer import Folder
 from bowstring.spark import read
 from bowstring.spark.appending import fitting
 from bowstring.spark.options import SourceOptions
+from bowstring.spark.tables import is_table
 from pyspark.sql import types
 
 FILTER = {"filter": "id >= 0"}
@@ -91,6 +92,21 @@ def test_what_a_loader_refuses_is_refused(tmp_path: pathlib.Path, options: dict[
     ]:
         with pytest.raises(error, match=words):
             rows(tmp_path / name, **options)
+
+
+@pytest.mark.timeout(30)
+@both
+def test_links_that_lead_back_are_refused(tmp_path: pathlib.Path, options: dict[str, str]) -> None:
+    put(tmp_path / "set" / "a.parquet", 1)
+    # Through each are both again, down to as many as a path may have.
+    for name in ("s1", "s2"):
+        (tmp_path / "set" / name).symlink_to(".")
+    assert not is_table(str(tmp_path / "set"))
+    with pytest.raises(StoreError, match="which it lies in"):
+        rows(tmp_path / "set", **options)
+    (tmp_path / "set" / "_delta_log").mkdir()
+    (tmp_path / "set" / "_delta_log" / "0.json").touch()
+    assert is_table(str(tmp_path / "set"))
 
 
 @both

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from bowstring.paths import is_hidden
 
-__all__ = ["Listing", "listed", "opened"]
+__all__ = ["Listing", "listed", "opened", "stored", "walked"]
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _FOLDER = "_$folder$"  # ends the names by which Hadoop's older stores mark directories
@@ -55,7 +55,7 @@ def listed(place: str) -> Listing:
         # Directories above a file that is named are no columns of it.
         return Listing(system, base.rpartition("/")[0], [base], {}, True)
     is_local = isinstance(system, fs.LocalFileSystem)
-    found = _walked(base) if is_local else _stored(system, base)
+    found = walked(base, is_hidden) if is_local else stored(system, base)
     start = len(base.rstrip("/")) + 1
     seen = [path for path in found if not any(map(is_hidden, path[start:].split("/")))]
     files = sorted(filter(_is_data, seen))
@@ -70,18 +70,36 @@ def listed(place: str) -> Listing:
     return Listing(system, base, files, keys, plain)
 
 
-def _stored(system: Any, base: str) -> Iterator[str]:
+def stored(system: Any, base: str) -> Iterator[str]:
+    """All files below a directory of a store."""
     from pyarrow import fs
 
-    found = system.get_file_info(fs.FileSelector(base, recursive=True))
+    found = system.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))
     return (info.path for info in found if info.type == fs.FileType.File)
 
 
-def _walked(base: str) -> Iterator[str]:
-    """All that is no directory below one of this machine. pyarrow says nothing of links to nowhere."""
+def walked(base: str, leaves_out: Callable[[str], bool] = lambda name: False) -> Iterator[str]:
+    """All that is no directory below one of this machine, without directories that have names to leave out.
+
+    pyarrow says nothing of links to nowhere, and does not end where two links lead back. A link to a directory that it is in is not
+    followed but is itself one of the paths, which no loader reads.
+    """
+    around = {base: frozenset([os.path.realpath(base)])}
     for directory, below, names in os.walk(base, onerror=_failed, followlinks=True):
-        below[:] = [name for name in below if not is_hidden(name)]
         yield from (os.path.join(directory, name) for name in names)
+        above = around.pop(directory)
+        followed = []
+        for name in below:
+            path = os.path.join(directory, name)
+            if leaves_out(name):
+                continue
+            place = os.path.realpath(path)
+            if place in above:
+                yield path
+            else:
+                followed.append(name)
+                around[path] = above | {place}
+        below[:] = followed
 
 
 def _failed(error: OSError) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from bowstring.spark.listing import opened
+from bowstring.spark.listing import opened, stored, walked
 
 __all__ = ["is_table", "log_of"]
 
@@ -33,9 +34,10 @@ def is_table(place: str) -> bool:
     system, base = opened(place)
     if system.get_file_info(base).type == fs.FileType.File:
         return False
-    found = system.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))
+    is_local = isinstance(system, fs.LocalFileSystem)
+    found = filter(os.path.isfile, walked(base)) if is_local else stored(system, base)
     start = len(base.rstrip("/")) + 1
-    return _system(info.path[start:] for info in found if info.type == fs.FileType.File) is not None
+    return _system(path[start:] for path in found) is not None
 
 
 def log_of(path: Path) -> str | None:
