@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bowstring::store::{Entry, File, FileSystem, Upload, Writer};
+use bowstring::store::{Entry, File, FileOptions, FileSystem, Upload, Writer};
 use bowstring::{Error, Next};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -53,6 +53,18 @@ fn found(entry: Entry) -> Found {
 pub(crate) struct PyFileSystem(Owned<FileSystem>);
 
 impl PyFileSystem {
+    fn made(
+        py: Python<'_>,
+        options: &str,
+        provider: Option<Provider>,
+        open: fn(FileOptions) -> bowstring::Result<FileSystem>,
+    ) -> PyResult<Self> {
+        let mut options = parsed(py, options)?;
+        provide(py, &mut options, provider)?;
+        let files = apart(py, move || open(options.file_options()?))?;
+        Ok(Self(Owned::new(files)))
+    }
+
     /// Runs `work` in a thread of its own.
     fn run<T: Send + 'static>(
         &self,
@@ -69,20 +81,14 @@ impl PyFileSystem {
     #[new]
     #[pyo3(signature = (options, provider=None))]
     fn new(py: Python<'_>, options: &str, provider: Option<Provider>) -> PyResult<Self> {
-        let mut options = parsed(py, options)?;
-        provide(py, &mut options, provider)?;
-        let files = apart(py, move || FileSystem::new(options.file_options()?))?;
-        Ok(Self(Owned::new(files)))
+        Self::made(py, options, provider, FileSystem::new)
     }
 
     /// With a cache that is there already, if one is given.
     #[staticmethod]
     #[pyo3(signature = (options, provider=None))]
     fn of_existing_cache(py: Python<'_>, options: &str, provider: Option<Provider>) -> PyResult<Self> {
-        let mut options = parsed(py, options)?;
-        provide(py, &mut options, provider)?;
-        let files = apart(py, move || FileSystem::of_existing_cache(options.file_options()?))?;
-        Ok(Self(Owned::new(files)))
+        Self::made(py, options, provider, FileSystem::of_existing_cache)
     }
 
     fn open(&self, py: Python<'_>, url: String) -> PyResult<PyFile> {

@@ -18,7 +18,7 @@ use super::data_name::{LOOKED_AT, extension, is_data, is_parquet, is_renamed, ma
 use super::directory::{INDEX, above};
 use super::display::display;
 use super::found::Found;
-use super::glob::{self, Pattern};
+use super::glob;
 use super::hits::{By, Common, Hits, Seen};
 use super::keys;
 use super::logs::{METADATA, is_metadata};
@@ -30,6 +30,7 @@ use super::stores::Stores;
 use super::table::{FoundTable, SIGNS, Table};
 use super::tentative;
 use super::walk::{below, is_staged, staged};
+use super::wanted::Wanted;
 use crate::error::{Error, Result};
 
 /// Files or a table that were found, and their directory.
@@ -196,7 +197,7 @@ async fn mounted(stores: &mut Stores<'_>, url: &str, max_files: usize) -> Result
         let start = above.below(mount);
         let wanted = match above.pattern.as_deref() {
             Some(pattern) => {
-                let wanted = Wanted { pattern: Pattern::new(pattern)?, start };
+                let wanted = Wanted::new(pattern, start)?;
                 if !wanted.may_be_below(pattern)? {
                     continue;
                 }
@@ -253,7 +254,7 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
         Look::Iceberg(path) => {
             Ok(table(FoundTable::Iceberg(Root::new(place.clone(), path.clone()), None), place, path))
         }
-        Look::Pattern(path, pattern) => directory(place, path, Some(&Wanted::of(&pattern)?), max_files).await,
+        Look::Pattern(path, pattern) => directory(place, path, Some(&Wanted::new(&pattern, "")?), max_files).await,
     }
 }
 
@@ -404,7 +405,7 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
     if glob::is_pattern(path) && !(http && path.contains('?')) {
         let (fixed, pattern) = glob::split(path);
         let (place, base) = stores.remote(&format!("{authority}{host}{fixed}"))?;
-        return directory(place, base, Some(&Wanted::of(pattern)?), max_files).await;
+        return directory(place, base, Some(&Wanted::new(pattern, "")?), max_files).await;
     }
     let (place, path) = stores.remote(text)?;
     let name = path.filename().unwrap_or_default();
@@ -461,35 +462,6 @@ fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
         return table(FoundTable::Iceberg(Root::new(place.clone(), above.clone()), Some(found)), place, above);
     }
     Hits { place, base, by: By::Name, files: vec![(path, size, None)], index: None, table: None, seen: None }
-}
-
-/// A pattern, and the part of a name before those that it is compared with.
-struct Wanted<'s> {
-    pattern: Pattern,
-    start: &'s str,
-}
-
-impl Wanted<'_> {
-    fn of(pattern: &str) -> Result<Self> {
-        Ok(Self { pattern: Pattern::new(pattern)?, start: "" })
-    }
-
-    fn is_meant(&self, name: &str, local: bool) -> bool {
-        if self.start.is_empty() {
-            return self.pattern.matches(name).is_some_and(|named| is_data(name, named, local));
-        }
-        let name = format!("{}/{name}", self.start);
-        self.pattern.matches(&name).is_some_and(|named| is_data(&name, named, local))
-    }
-
-    /// False if nothing below the start can be meant by `pattern`, this one's text; so nothing there needs to be listed.
-    fn may_be_below(&self, pattern: &str) -> Result<bool> {
-        let depth = self.start.split('/').count();
-        let head = pattern.split('/').take(depth).collect::<Vec<_>>().join("/");
-        // Braces may have slashes in them.
-        let is_plain = !pattern.contains(['{', '}']) && !head.contains("**");
-        Ok(!is_plain || Pattern::new(&head)?.matches(self.start).is_some())
-    }
 }
 
 /// Lists what is below `base`, keeping what is `wanted`, if a pattern says so. Without, it must not hold a [`Table`] but may be one
@@ -579,6 +551,7 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
         }
     }
+
     #[tokio::test]
     async fn a_whole_file_by_the_name_of_one_being_written_is_refused() {
         let folder = tempfile::tempdir().unwrap();

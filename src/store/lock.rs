@@ -1,8 +1,8 @@
 //! The lock of a directory or a file that one process works on at a time.
 //!
-//! It is an advisory lock of the operating system (`flock`) on a file. The system frees it when the process ends, however it ends,
-//! also with forked children, and it holds between containers and, where the file system has locks, between hosts. The content of the file names the holder
-//! for error messages and decides nothing.
+//! It is an advisory lock of the operating system (`flock`) on a file. The system frees it when the process ends, however it ends, even if
+//! children that it has forked live on. It holds between containers and, where the file system has locks, between hosts. The content of
+//! the file names the holder for error messages and decides nothing.
 //!
 //! A lock is on the file, not on its name. Only its holder removes the file, and a process that gets a lock checks that the name
 //! still means the locked file; otherwise two processes could lock two files of one name.

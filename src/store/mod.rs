@@ -82,6 +82,7 @@ mod tree;
 mod unavailable;
 mod unforked;
 pub(crate) mod walk;
+mod wanted;
 #[cfg(feature = "cloud")]
 mod web;
 

@@ -28,6 +28,8 @@ pub(super) fn whole(array: &ArrayRef, wanted: DType) -> Checked<(Buffer, DType, 
 fn narrow<T: Copy + Into<i128>>(unscaled: &[T], scale: i8) -> Vec<Option<i128>> {
     let power = 10_i128.checked_pow(u32::from(scale.unsigned_abs()));
     let one = |unscaled: i128| match power {
+        // Ids are such, and 128 bits are slow to divide.
+        _ if scale == 0 => Some(unscaled),
         Some(power) if scale < 0 => unscaled.checked_mul(power),
         Some(power) => (unscaled % power == 0).then(|| unscaled / power),
         // Beyond all numbers of 128 bits.

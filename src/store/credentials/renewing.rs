@@ -316,16 +316,20 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_look_that_may_go_unanswered_asks_for_no_credentials() {
-        let asked = Arc::new(AtomicU64::new(0));
+    /// A store over one that refuses, that one, and how often credentials were asked for.
+    fn renewing() -> (Renewing, Arc<Refusing>, Arc<AtomicU64>) {
+        let (refusing, asked) = (Arc::new(Refusing::default()), Arc::new(AtomicU64::new(0)));
         let counted = Arc::clone(&asked);
         let source = CredentialSource::of_function("of_the_test", move || {
             counted.fetch_add(1, Ordering::SeqCst);
             Ok(Credentials::new([], None))
         });
-        let refusing = Arc::new(Refusing::default());
-        let store = Renewing::new(Arc::clone(&refusing) as _, source);
+        (Renewing::new(Arc::clone(&refusing) as _, source), refusing, asked)
+    }
+
+    #[tokio::test]
+    async fn a_look_that_may_go_unanswered_asks_for_no_credentials() {
+        let (store, refusing, asked) = renewing();
         let path = Path::from("x");
         store.put(&path, PutPayload::from_static(b"x")).await.unwrap();
         assert!(beside(async {}, &store, &path).await.1.is_some());
@@ -339,14 +343,7 @@ mod tests {
 
     #[tokio::test]
     async fn credentials_that_are_refused_within_a_listing_or_a_removal_are_renewed() {
-        let asked = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&asked);
-        let source = CredentialSource::of_function("of_the_test", move || {
-            counted.fetch_add(1, Ordering::SeqCst);
-            Ok(Credentials::new([], None))
-        });
-        let refusing = Arc::new(Refusing::default());
-        let store = Renewing::new(Arc::clone(&refusing) as _, source);
+        let (store, refusing, asked) = renewing();
         let names: Vec<Path> = (0..5).map(|number| Path::from(format!("t/{number}"))).collect();
         for name in &names {
             store.put(name, PutPayload::from_static(b"x")).await.unwrap();

@@ -35,6 +35,14 @@ impl Rig {
         self.root.path().join("cache")
     }
 
+    /// That `x` is "newer" in the store and `older` in the cache, and a flush says so.
+    fn assert_both_are_kept(&self, files: &FileSystem, older: &[u8]) {
+        let error = files.flush().unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        assert_eq!(self.stored("x").as_deref(), Some(&b"newer"[..]));
+        assert!(read(files, "s3://bucket/x").unwrap() == older, "it is not lost");
+    }
+
     /// As another process would open it, with a cache or without.
     fn files(&self, cached: bool) -> FileSystem {
         let place = CachePlace {
@@ -318,10 +326,7 @@ fn a_save_in_the_background_never_replaces_what_was_saved_elsewhere_later() {
         // Without the cache, or with another one.
         save(&rig.files(false), "s3://bucket/x", b"newer", Upload::Wait).unwrap();
         for _ in 0..2 {
-            let error = files.flush().unwrap_err();
-            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
-            assert_eq!(rig.stored("x").as_deref(), Some(&b"newer"[..]));
-            assert!(read(&files, "s3://bucket/x").unwrap() == older, "it is not lost");
+            rig.assert_both_are_kept(&files, &older);
         }
         let error = files.rename("s3://bucket/x", "s3://bucket/y").unwrap_err();
         assert!(size > 1000 || matches!(error, Error::Mismatch { .. }), "{error}");
@@ -346,10 +351,7 @@ fn a_save_in_the_background_does_not_replace_what_comes_while_its_request_is_on_
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(rig.store.inner.put(&Path::from("x"), "newer".into())).unwrap();
         rig.store.hold(false);
-        let error = files.flush().unwrap_err();
-        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
-        assert_eq!(rig.stored("x").as_deref(), Some(&b"newer"[..]));
-        assert_eq!(read(&files, "s3://bucket/x").unwrap(), b"older", "it is not lost");
+        rig.assert_both_are_kept(&files, b"older");
     }
 }
 
@@ -362,10 +364,7 @@ fn a_save_in_the_background_is_not_dropped_for_one_that_failed() {
     save(&files, "s3://bucket/x", b"failed", Upload::Wait).unwrap_err();
     rig.store.fail(false);
     save(&rig.files(false), "s3://bucket/x", b"newer", Upload::Wait).unwrap();
-    let error = files.flush().unwrap_err();
-    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
-    assert_eq!(rig.stored("x").as_deref(), Some(&b"newer"[..]));
-    assert_eq!(read(&files, "s3://bucket/x").unwrap(), b"older", "it is not lost");
+    rig.assert_both_are_kept(&files, b"older");
 }
 
 #[test]
