@@ -12,6 +12,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import bowstring
 import pytest
 from conftest import package_environment
-from objects import Late, Objects
+from objects import Handler, Late, Objects
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests"))
 
@@ -768,3 +769,29 @@ def test_a_flush_of_a_mistyped_directory_is_an_error_and_makes_none(objects: Obj
         bowstring.flush(cache=tmp_path / "typo", storage_options=objects.storage_options)
     assert not (tmp_path / "typo").exists()
     bowstring.flush(storage_options=objects.storage_options)
+
+
+def test_uploads_of_many_files_take_turns_and_share_threads(
+    objects: Objects, opened: Callable[..., Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act, lock, going, most = Handler.act, threading.Lock(), [0], [0]
+
+    def slow(self: Handler, path: str, query: dict[str, str], body: bytes) -> None:
+        with lock:
+            going[0] += 1
+            most[0] = max(most[0], going[0])
+        time.sleep(0.1)
+        with lock:
+            going[0] -= 1
+        act(self, path, query, body)
+
+    monkeypatch.setattr(Handler, "act", slow)
+    for number in range(40):
+        with opened(url=f"s3://bucket/d/{number}.bin", mode="wb", upload="background") as file:
+            file.write(b"bytes")
+    names = [task.joinpath("comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir()]
+    bowstring.flush(cache=tmp_path / "cache", storage_options=objects.storage_options)
+    assert len(objects.content) == 40
+    assert 1 < most[0] <= 8
+    # Workers, and threads that wait for the disk.
+    assert names.count("bowstring-io") < 40

@@ -14,7 +14,7 @@ use crate::{AnyBatch, BadRowsFound, Loader, TimePart};
 use crate::cli::args::LoaderArgs;
 use crate::cli::bar::{Bar, Counts, Unit};
 use crate::cli::html::{HtmlArgs, Plot, PlotKind};
-use crate::cli::interrupt::{INTERRUPTED, Interrupt};
+use crate::cli::interrupt::Interrupt;
 use crate::cli::out::{Failure, Out, Outcome, tell};
 use crate::cli::program::Program;
 use crate::cli::table::{Table, bytes, count, plural, rate, seconds};
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
     let (started, cpu) = (Instant::now(), cpu_seconds());
     let (mut steps, mut first) = (0, None);
     let interrupt = Interrupt::listen(|| {});
-    while steps < wanted && !interrupt.is_pressed() {
+    while steps < wanted && !interrupt.has_come() {
         // `None` is the end of an epoch; the next call starts the next one.
         if let Some(batch) = loader.next_any()? {
             // A batch on a device counts once it has arrived.
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
     };
     out.report(&report)?;
     args.html.write(&format!("Bench of {}", report.urls.join(", ")), || report.plots(), &report)?;
-    if interrupted { Err(Failure::Told(INTERRUPTED)) } else { Ok(()) }
+    if interrupted { Err(Failure::Told(interrupt.code())) } else { Ok(()) }
 }
 
 /// Measures another loader too. Both are opened by the Python package, so that both pay for the way into tensors of Python.

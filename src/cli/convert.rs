@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 use crate::cli::args::storage_options;
 use crate::cli::bar::{Bar, Seen, Unit};
-use crate::cli::interrupt::{INTERRUPTED, Interrupt};
+use crate::cli::interrupt::Interrupt;
 use crate::cli::out::{Failure, Out, Outcome, tell};
 use crate::cli::streams::{self, DASH, Directory};
 use crate::cli::table::{Table, bytes, count, plural, rate, seconds};
@@ -193,7 +193,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         if reads {
             let Some(path) = streams.input(options.from, &interrupt)? else {
                 tell("Interrupted while standard input was read: nothing was done.\n");
-                return Err(Failure::Told(INTERRUPTED));
+                return Err(Failure::Told(interrupt.code()));
             };
             from = path.display().to_string();
         }
@@ -211,7 +211,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let outcome = convert(&from, &to, &options, &progress);
     drop(bar);
     // Other errors are reported as they are.
-    if interrupt.is_pressed() && matches!(outcome, Err(Error::Closed { .. })) {
+    if interrupt.has_come() && matches!(outcome, Err(Error::Closed { .. })) {
         let rows = plural(progress.rows(), "row");
         let left = match (reads, writes) {
             (_, true) => "nothing was written.".to_owned(),
@@ -226,7 +226,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             }
         };
         tell(&format!("Interrupted after {rows}: {left}\n"));
-        return Err(Failure::Told(INTERRUPTED));
+        return Err(Failure::Told(interrupt.code()));
     }
     let report = outcome?;
     let (src, dst) = (args.src.clone(), args.dst.display().to_string());

@@ -1,43 +1,44 @@
-//! Ctrl-C: the first one makes a verb end with its partial result, the second one ends it at once.
+//! Ctrl-C and SIGTERM: the first one makes a verb end with its partial result, the second one ends it at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Exit code after a signal, by the convention of shells.
-pub(crate) const INTERRUPTED: u8 = 130;
+use crate::cli::signals::Ends;
 
-/// Set by Ctrl-C.
+/// The exit code of the signal that has come; 0 before.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct Interrupt(Arc<AtomicU8>);
 
 impl Interrupt {
-    /// Listens from now on, and calls `first` on the first Ctrl-C. If signals cannot be caught, Ctrl-C has its default effect.
+    /// Listens from now on, and calls `first` on the first signal. If signals cannot be caught, they have their default effect.
     pub(crate) fn listen(first: impl Fn() + Send + 'static) -> Self {
         let interrupt = Self::default();
-        let pressed = Self(Arc::clone(&interrupt.0));
+        let come = Self(Arc::clone(&interrupt.0));
         let (ready, listening) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::Builder::new().name("bowstring-ctrl-c".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name("bowstring-signals".to_owned()).spawn(move || {
             let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
             runtime.block_on(async {
-                use tokio::signal::unix::{SignalKind, signal};
-                let Ok(mut signals) = signal(SignalKind::interrupt()) else { return };
+                let Ok(mut ends) = Ends::new() else { return };
                 drop(ready);
-                signals.recv().await;
-                pressed.0.store(true, Ordering::Relaxed);
+                come.0.store(ends.next().await, Ordering::Relaxed);
                 first();
-                signals.recv().await;
-                std::process::exit(INTERRUPTED.into());
+                std::process::exit(ends.next().await.into());
             });
         });
         if thread.is_ok() {
-            // The channel closes without a message once the signal is caught, or cannot be.
+            // The channel closes without a message once the signals are caught, or cannot be.
             let _ = listening.recv();
         }
         interrupt
     }
 
-    /// Returns true once it was pressed.
-    pub(crate) fn is_pressed(&self) -> bool {
+    /// Returns true once a signal has come.
+    pub(crate) fn has_come(&self) -> bool {
+        self.code() != 0
+    }
+
+    /// Returns the exit code of the signal that has come, by the convention of shells; 0 before.
+    pub(crate) fn code(&self) -> u8 {
         self.0.load(Ordering::Relaxed)
     }
 }

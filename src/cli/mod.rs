@@ -82,7 +82,7 @@ struct Cli {
     verbose: u8,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced, 9 a device, 130 Ctrl-C.";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced, 9 a device, 130 Ctrl-C, 143 SIGTERM.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
@@ -131,7 +131,7 @@ enum Verb {
 }
 
 /// Runs the command line on `arguments`, which do not begin with the program's name, and returns the exit code. Needs a process of its
-/// own: it writes to the standard streams, catches Ctrl-C if a verb ends with a partial result, and ends the process at the second one.
+/// own: it writes to the standard streams, catches Ctrl-C and SIGTERM if a verb ends with a partial result, and ends the process at the second one.
 pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let name = std::iter::once(OsString::from("bowstring"));
     let mut command = Cli::command();

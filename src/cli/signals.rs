@@ -4,30 +4,40 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{Error, Result};
 
-/// The handled signals: two end a program that runs until then, one makes a server read its files again.
-pub(crate) struct Signals {
-    pub(crate) hangup: Option<Signal>,
+/// The signals that tell a program to end: SIGTERM, and SIGINT of Ctrl-C.
+pub(crate) struct Ends {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Signals {
+impl Ends {
     pub(crate) fn new() -> Result<Self> {
-        let on =
-            |kind| signal(kind).map_err(|error| Error::Closed { why: format!("signals cannot be caught: {error}") });
-        Ok(Self {
-            hangup: Some(on(SignalKind::hangup())?),
-            terminate: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
-        })
+        Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())? })
     }
 
-    /// Returns the exit code of the next signal.
+    /// Returns the exit code of the next signal, by the convention of shells.
     pub(crate) async fn next(&mut self) -> u8 {
         tokio::select! {
             _ = self.terminate.recv() => 143,
             _ = self.interrupt.recv() => 130,
         }
+    }
+}
+
+/// The handled signals: those that end a program which runs until then, and one that makes a server read its files again.
+pub(crate) struct Signals {
+    pub(crate) hangup: Option<Signal>,
+    ends: Ends,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self { hangup: Some(on(SignalKind::hangup())?), ends: Ends::new()? })
+    }
+
+    /// Returns the exit code of the next signal that ends the program.
+    pub(crate) async fn next(&mut self) -> u8 {
+        self.ends.next().await
     }
 
     /// Forwards the first signal, and returns the second.
@@ -37,4 +47,8 @@ impl Signals {
         let _ = first.send(());
         self.next().await
     }
+}
+
+fn on(kind: SignalKind) -> Result<Signal> {
+    signal(kind).map_err(|error| Error::Closed { why: format!("signals cannot be caught: {error}") })
 }

@@ -18,7 +18,7 @@ use crate::cli::interrupt::Interrupt;
 /// The name that stands for a standard stream.
 pub(crate) const DASH: &str = "-";
 
-/// Time between checks for the end of the input and for Ctrl-C.
+/// Time between checks for the end of the input and for a signal.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Returns true for formats whose dataset may be one file.
@@ -98,7 +98,7 @@ impl Directory {
         self.0.join(name)
     }
 
-    /// Copies standard input to a file, named with the extension of its format; `None` if Ctrl-C came first.
+    /// Copies standard input to a file, named with the extension of its format; `None` if a signal came first.
     ///
     /// # Errors
     /// `Store` if the input cannot be read, or the file cannot be written.
@@ -120,7 +120,7 @@ impl Directory {
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
                     return Err(Error::Closed { why: "the thread that read standard input is gone".to_owned() });
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if interrupt.is_pressed() => return Ok(None),
+                Err(mpsc::RecvTimeoutError::Timeout) if interrupt.has_come() => return Ok(None),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }

@@ -10,7 +10,7 @@ use crate::store::cache::Unkept;
 
 use crate::cli::args::LoaderArgs;
 use crate::cli::bar::{Bar, Counts, Unit};
-use crate::cli::interrupt::{INTERRUPTED, Interrupt};
+use crate::cli::interrupt::Interrupt;
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{bytes, count, plural};
 
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let bar = Bar::counted(out, "warming", Unit::Bytes, &counts);
     let warmed = source.warm(args.epochs, &|done, all| {
         counts.set(done, all);
-        !interrupt.is_pressed()
+        !interrupt.has_come()
     });
     drop(bar);
     let warmed = warmed?;
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let (stopped, whole) = (warmed.stopped, warmed.whole);
     out.report(&Report { urls, cache, warmed })?;
     match (stopped, whole) {
-        (true, _) => Err(Failure::Told(INTERRUPTED)),
+        (true, _) => Err(Failure::Told(interrupt.code())),
         (false, false) => Err(Failure::Told(INCOMPLETE)),
         (false, true) => Ok(()),
     }

@@ -25,8 +25,8 @@ fn fed(args: &[&str], input: &[u8], room: &Path) -> (i32, Vec<u8>, String) {
     (output.status.code().unwrap(), output.stdout, String::from_utf8(output.stderr).unwrap())
 }
 
-fn interrupt(child: &Child) {
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+fn interrupt(child: &Child, signal: &str) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
 }
 
@@ -96,24 +96,27 @@ fn options_that_streams_cannot_have_are_refused() {
 
 #[test]
 fn an_interrupted_input_leaves_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let room = tempfile::tempdir().unwrap();
-    let out = directory.path().join("out");
-    let mut command = command(&["convert", "-", text(&out), "--from=csv", "--to=parquet"]);
-    command.env("TMPDIR", room.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child.stdin.as_mut().unwrap().write_all(b"a\n1\n").unwrap();
-    // The handler is installed before the file appears.
-    let begun =
-        || fs::read_dir(room.path()).unwrap().flatten().any(|inner| inner.path().join("standard input.csv").exists());
-    until("the file of the input", begun);
-    interrupt(&child);
-    let mut told = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130), "{told}");
-    assert!(told.contains("Interrupted while standard input was read"), "{told}");
-    assert!(!out.exists());
-    assert_eq!(fs::read_dir(room.path()).unwrap().count(), 0);
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let directory = tempfile::tempdir().unwrap();
+        let room = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        let mut command = command(&["convert", "-", text(&out), "--from=csv", "--to=parquet"]);
+        command.env("TMPDIR", room.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"a\n1\n").unwrap();
+        // The handler is installed before the file appears.
+        let begun = || {
+            fs::read_dir(room.path()).unwrap().flatten().any(|inner| inner.path().join("standard input.csv").exists())
+        };
+        until("the file of the input", begun);
+        interrupt(&child, signal);
+        let mut told = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{told}");
+        assert!(told.contains("Interrupted while standard input was read"), "{told}");
+        assert!(!out.exists());
+        assert_eq!(fs::read_dir(room.path()).unwrap().count(), 0);
+    }
 }
 
 #[test]
@@ -143,7 +146,7 @@ fn an_interrupted_conversion_explains_how_to_resume() {
     let mut command = command(&args);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     until("the conversion", || hidden.exists());
-    interrupt(&child);
+    interrupt(&child, "-INT");
     let output = child.wait_with_output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(130), "{told}");

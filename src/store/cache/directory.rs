@@ -13,12 +13,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::super::address::is_address;
 use super::super::directory::failed;
 use super::super::pinned::{Pinned, identity};
 use super::super::publish::put_file;
 use super::block::Block;
+use super::remembered::Remembered;
 use crate::error::{Error, Result};
 
 /// The mark.
@@ -47,9 +49,15 @@ pub(super) struct Directory {
     path: PathBuf,
     /// The directory that was opened, whatever has its name by now: nothing is looked for, written or deleted in another one.
     pinned: Pinned,
+    /// The records of its saves that were read.
+    records: Arc<Remembered>,
 }
 
 impl Directory {
+    pub(super) fn records(&self) -> &Remembered {
+        &self.records
+    }
+
     /// The cache in `path`, which is made if there is nothing.
     ///
     /// # Errors
@@ -108,7 +116,7 @@ impl Directory {
         let unopened = |error| failed("open the cache", path, error);
         let real = fs::canonicalize(path).map_err(unopened)?;
         let pinned = Pinned::unlinked(&real).map_err(unopened)?;
-        let found = Self { path: real, pinned };
+        let found = Self { path: real, pinned, records: Arc::default() };
         found.check_owner()?;
         Ok(found)
     }

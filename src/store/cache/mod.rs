@@ -31,6 +31,8 @@ mod keeper;
 mod ledger;
 mod memory;
 mod readers;
+mod record;
+mod remembered;
 mod saved;
 mod saves;
 mod shared;
@@ -54,7 +56,8 @@ pub(crate) use foresight::{Foreseen, Later, Spans};
 pub(crate) use hold::{Held, SLICE, Whole};
 #[cfg(feature = "flight")]
 pub(crate) use readers::Reader;
-pub(crate) use saved::{Begun, Save, Target};
+pub(crate) use record::{Begun, Target};
+pub(crate) use saved::Save;
 pub(crate) use saves::{Saves, Source, Turn};
 #[cfg(all(feature = "cli", feature = "flight"))]
 pub(crate) use shared::MEMORY;

@@ -7,15 +7,12 @@
 //!   saved/NAME.lock   the lock of whoever uploads it; also of whoever makes an object appear at an address, whose digest is then the name
 //! ```
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::super::directory::flush_names;
 use super::super::pinned::is_at;
@@ -23,89 +20,15 @@ use super::super::pinned::shown;
 use super::block::ObjectKey;
 use super::directory::{Directory, SAVED, gone, readable, writable};
 use super::ledger::boot;
+use super::record::{Record, Target, digest};
 
 const SUMS: &str = "sums";
 const RECORD: &str = "json";
 const RECORD_ASIDE: &str = "new";
 const LOCK: &str = "lock";
 
-/// Version of the format of records.
-const VERSION: u32 = 1;
 /// Most bytes of a record: an upload has 10,000 parts at most.
 const MOST: u64 = 16 << 20;
-
-/// The object that a save becomes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Target {
-    /// Its address, without credentials.
-    pub(crate) url: String,
-    /// A digest of what distinguishes its store from others with the same addresses.
-    pub(crate) origin: String,
-}
-
-impl Target {
-    /// The name of its lock.
-    pub(super) fn name(&self) -> ObjectKey {
-        digest(&[b"address", self.origin.as_bytes(), self.url.as_bytes()])
-    }
-}
-
-/// An upload that was begun.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Begun {
-    /// Its number in the store.
-    pub(crate) id: String,
-    /// What the store calls the parts that it has.
-    pub(crate) parts: Vec<Option<String>>,
-}
-
-/// What is known of a save.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
-    /// Version of this format.
-    #[serde(deserialize_with = "version")]
-    pub(super) bowstring_save: u32,
-    #[serde(flatten)]
-    pub(crate) target: Target,
-    pub(crate) size: u64,
-    /// Saves of a cache are numbered in the order in which they were closed.
-    pub(crate) sequence: u64,
-    /// Time of that, in nanoseconds since 1970-01-01 UTC.
-    pub(crate) saved_at: i64,
-    /// True if readers find it. Otherwise it only tells whoever comes next which upload is to be ended.
-    pub(crate) is_there: bool,
-    #[serde(default)]
-    pub(crate) upload: Option<Begun>,
-    /// The last failure of its upload.
-    #[serde(default)]
-    pub(crate) failure: Option<String>,
-    /// What its store had when something was about to be put there that came later: with anything else there, this save is over.
-    #[serde(default)]
-    pub(crate) before: Option<String>,
-    /// What its store had when it was closed: with another object there, and not this one, somebody saved it later elsewhere. None if that is
-    /// not known, or something of this cache may have been on its way there.
-    #[serde(default)]
-    pub(crate) found: Option<String>,
-}
-
-impl Record {
-    pub(super) fn new(target: Target, size: u64, is_there: bool) -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let saved_at = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-        let (upload, failure, before, found) = (None, None, None, None);
-        Self { bowstring_save: VERSION, target, size, sequence: 0, saved_at, is_there, upload, failure, before, found }
-    }
-}
-
-/// The version of a record, which comes first in it. Nobody guesses what those of other versions mean, or deletes what they saved.
-fn version<'de, D: Deserializer<'de>>(record: D) -> Result<u32, D::Error> {
-    match u32::deserialize(record)? {
-        VERSION => Ok(VERSION),
-        other => Err(D::Error::custom(format!(
-            "it is of version {other} of this format, and this bowstring reads version {VERSION}: flush() with the one that saved it"
-        ))),
-    }
-}
 
 /// A save.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,17 +67,6 @@ impl Records {
         let known = self.good.iter().map(|save| save.record.sequence);
         known.chain(self.bad.iter().map(|bad| bad.sequence)).max().unwrap_or(0).saturating_add(1)
     }
-}
-
-fn digest(parts: &[&[u8]]) -> ObjectKey {
-    let mut digest = Sha256::new();
-    for part in parts {
-        digest.update((part.len() as u64).to_le_bytes());
-        digest.update(part);
-    }
-    let mut key = [0; 16];
-    key.iter_mut().zip(digest.finalize()).for_each(|(to, from)| *to = from);
-    ObjectKey(key)
 }
 
 /// A name that no other save has or will have.
@@ -208,11 +120,12 @@ impl Directory {
     /// All saves of which there is a record.
     pub(super) fn saves(&self) -> io::Result<Records> {
         let mut found = Records::default();
-        for (name, ending) in self.saved_files()? {
-            if ending.as_deref() != Some(RECORD) {
-                continue;
-            }
-            match self.read_record(name) {
+        let is_record =
+            |(name, ending): (ObjectKey, Option<String>)| (ending.as_deref() == Some(RECORD)).then_some(name);
+        let names: HashSet<_> = self.saved_files()?.into_iter().filter_map(is_record).collect();
+        self.records().keep(&names);
+        for name in names {
+            match self.records().record(name, &self.record(name), || self.read_record(name)) {
                 Ok(Some(record)) => found.good.push(Save { name, record }),
                 Ok(None) => {}
                 Err(why) if matches!(why.kind(), io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied) => {
@@ -352,6 +265,7 @@ impl Directory {
 mod tests {
     use std::fs::File;
 
+    use super::super::record::Begun;
     use super::*;
 
     fn target(url: &str) -> Target {
@@ -386,6 +300,34 @@ mod tests {
         fs::write(root.path().join("saved/thesis.tex"), "work of years").unwrap();
         directory.remove_saves().unwrap();
         assert_eq!((there(names[1]), root.path().join("saved/thesis.tex").exists()), ((false, false), true));
+    }
+
+    #[test]
+    fn a_record_is_read_again_once_its_file_is_another_one() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = Directory::open(root.path()).unwrap();
+        let (name, mut record) = (fresh(), Record::new(target("s3://b/x"), 5, true));
+        directory.prepare(&directory.saved_bytes(name)).unwrap();
+        let found = || directory.saves().unwrap().good.into_iter().map(|save| save.record).collect::<Vec<_>>();
+        for sequence in 1..4 {
+            record.sequence = sequence;
+            directory.write_record(name, &record, false).unwrap();
+            assert_eq!(found(), [record.clone()]);
+        }
+        // An old file is read once: what is written into it in place, with its old time, is not seen.
+        let file = fs::File::options().write(true).open(directory.record(name)).unwrap();
+        let old = SystemTime::now() - std::time::Duration::from_secs(60);
+        file.set_modified(old).unwrap();
+        assert_eq!(found(), [record.clone()]);
+        let text = fs::read_to_string(directory.record(name)).unwrap().replace("s3://b/x", "s3://b/y");
+        fs::write(directory.record(name), text).unwrap();
+        file.set_modified(old).unwrap();
+        assert_eq!(found(), [record.clone()]);
+        record.sequence = 4;
+        directory.write_record(name, &record, false).unwrap();
+        assert_eq!(found(), [record]);
+        directory.delete_save(name).unwrap();
+        assert_eq!(found(), []);
     }
 
     #[test]

@@ -15,7 +15,8 @@ use super::beside;
 use super::block::{Block, ObjectKey};
 use super::directory::writable;
 use super::file::Sums;
-use super::saved::{Begun, Record, Save, Target, fresh};
+use super::record::{Begun, Record, Target};
+use super::saved::{Save, fresh};
 use super::saves::{Saves, Turn, adopt, read_only};
 use crate::error::Result;
 

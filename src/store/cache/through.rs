@@ -25,7 +25,7 @@ use super::fetched::Fetched;
 use super::foresight::Foreseen;
 use super::hold::{Held, Whole};
 use super::readers::Reader;
-use super::saved::Target;
+use super::record::Target;
 use super::saves::Saves;
 use super::shared::{Cache, MEMORY, Wanted};
 use crate::error::Result;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use object_store::path::Path;
+use tokio::sync::Semaphore;
 
 use super::super::cache::{Save, Saves, Turn, is_of_the_disk};
 use super::super::place::Place;
@@ -20,6 +21,20 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_secs(1);
 /// After a store has not said that, so long it is not asked.
 const REST: Duration = Duration::from_secs(30);
+
+/// Uploads in the background of a process at once: each file system has one at a time, and there may be one for each file.
+const AT_ONCE: usize = 8;
+
+#[derive(Debug)]
+struct Lanes(Semaphore);
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self(Semaphore::new(AT_ONCE))
+    }
+}
+
+static LANES: PerProcess<Lanes> = PerProcess::new();
 
 /// Uploads of this process that are under way or wait.
 static GOING: PerProcess<(Mutex<usize>, Condvar)> = PerProcess::new();
@@ -220,6 +235,8 @@ impl Uploads {
     /// Uploads `save`, and notes a failure.
     async fn upload(&self, save: Save, _own: Turn) -> Result<()> {
         let _turn = self.turn.lock().await;
+        // Never closed.
+        let _lane = LANES.get().0.acquire().await;
         let Some(all) = self.saves() else { return Ok(()) };
         loop {
             // It may have another address now, also since the last round, or be over.
