@@ -150,7 +150,7 @@ class Loader(BaseLoader[Any]):
         if uneven:
             problem = f"{_columns(uneven)} varies in length, and has no place in a global array"
             raise ShardingError(f"option sharding: {problem}; pad it: lists={{...: Padded(n)}}", option="sharding")
-        wrong = self._uneven(rows) or _refused(sharding, columns, rows)
+        wrong = self._uneven(rows) or _refused(sharding, columns, self._laid(sharding, rows))
         if wrong is not None:
             option = "global_batch_size" if rows % self.world_size else "batch_size"
             raise ShardingError(f"option {option}: {wrong}", option=option)
@@ -160,7 +160,7 @@ class Loader(BaseLoader[Any]):
         # Under "short" and "even" the last steps have fewer rows.
         steps = len(self)
         for last in sorted({self._native.step_rows(step) for step in range(max(steps - 2, 0), steps)} - {rows}):
-            wrong = self._uneven(last) or _refused(sharding, columns, last)
+            wrong = self._uneven(last) or _refused(sharding, columns, self._laid(sharding, last))
             if wrong is not None:
                 hint = "use tail='pad', whose batches are all alike, or 'drop'"
                 raise ShardingError(f"option tail: at the end of an epoch {wrong}; {hint}", option="tail")
@@ -169,6 +169,10 @@ class Loader(BaseLoader[Any]):
         if rows % self.world_size == 0:
             return None
         return f"{rows} rows are not the same number for each of {self.world_size} processes"
+
+    def _laid(self, sharding: jax.sharding.Sharding, rows: int) -> int:
+        """Those of a batch of ``rows`` rows that ``sharding`` lays out: this rank's own, over devices of this process alone."""
+        return rows // self.world_size if sharding.is_fully_addressable else rows
 
     def _elsewhere(self, sharding: jax.sharding.Sharding, columns: Sequence[Column], rows: int) -> str | None:
         """The reason that ``sharding`` has other parts of a batch in this process than its rank; ``None`` if they agree.
@@ -327,7 +331,9 @@ def _narrowed(tensor: _native.Tensor) -> Any:
         bounds = numpy.iinfo(narrow)
         if least < bounds.min or most > bounds.max:
             raise _TooWide(most if most > bounds.max else least)
-    return values.astype(narrow)
+    # Beyond the range of float32 a number is infinite, without a word of NumPy's.
+    with numpy.errstate(over="ignore"):
+        return values.astype(narrow)
 
 
 Loader.__doc__ = f"{Loader.__doc__}\n{BaseLoader.__doc__}"

@@ -105,8 +105,22 @@ def _ray() -> tuple[int, int] | None:
         found = context.get_world_rank(), context.get_world_size()
     except Exception:  # as it says that this is no worker; the kind differs between versions
         return None
+    if not all(isinstance(number, int) for number in found):
+        return None
     # Where a version answers outside of a worker too, it is 0 of 1.
-    return found if all(isinstance(number, int) for number in found) and found[1] > 1 else None
+    return found if found[1] > 1 or _trains() else None
+
+
+def _trains() -> bool:
+    """True if this process is a worker of Ray Train, of either version; false if that cannot be told."""
+    for module, name in (("_internal.session", "get_session"), ("v2._internal.execution.context", "get_train_context")):
+        session = getattr(sys.modules.get(f"ray.train.{module}"), name, None)
+        try:
+            if session is not None and session() is not None:
+                return True
+        except RuntimeError:  # as the second says that there is none
+            pass
+    return False
 
 
 def _agreed(found: tuple[int, int], name: str) -> None:

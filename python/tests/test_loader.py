@@ -9,6 +9,8 @@ import logging
 import pathlib
 import re
 import shutil
+import sys
+import types
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -345,6 +347,29 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         monkeypatch.setenv(f"BOWSTRING_{name.upper()}", text)
         with pytest.raises(bowstring.ConfigError, match=f"option {name}: BOWSTRING_{name.upper()}: "):
             document("u", {name: None})
+
+
+@pytest.mark.parametrize(
+    "version", ["_internal.session.get_session", "v2._internal.execution.context.get_train_context"]
+)
+def test_the_only_worker_of_ray_train_is_no_rank_of_a_launcher(
+    numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    # As `srun -n 4` of a program that starts Ray, and a trainer of one worker.
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    train, internal = types.ModuleType("ray.train"), types.ModuleType("internal")
+    context = types.SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
+    monkeypatch.setattr(train, "get_context", lambda: context, raising=False)
+    monkeypatch.setitem(sys.modules, "ray.train", train)
+    with Loader(numbers, batch_size=5) as loader:
+        # Its driver, which version 1 of Ray Train tells the same.
+        assert (loader.rank, loader.world_size) == (1, 4)
+    module, _, name = version.rpartition(".")
+    monkeypatch.setattr(internal, name, lambda: context, raising=False)
+    monkeypatch.setitem(sys.modules, f"ray.train.{module}", internal)
+    with Loader(numbers, batch_size=5) as loader:
+        assert (loader.rank, loader.world_size, loader.rows) == (0, 1, 100)
 
 
 def test_rank_and_world_size_from_the_environment(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,6 +173,9 @@ def test_global_arrays_on_devices(kinds: pathlib.Path) -> None:
         Loader(kinds, batch_size=8, columns=["tags"], sharding=sharding())
     with pytest.raises(bowstring.ConfigError, match="not the same number"):
         Loader(kinds, global_batch_size=7, columns=["id"], sharding=sharding(), rank=0, world_size=2)
+    # Two devices of this process hold this rank's one row.
+    with pytest.raises(bowstring.ShardingError, match="batches of 1 rows cannot be laid"):
+        Loader(kinds, global_batch_size=2, columns=["id"], sharding=sharding(), rank=0, world_size=2)
     with pytest.raises(bowstring.ConfigError, match="to: a sharding"):
         Loader(kinds, batch_size=8, sharding=sharding(), to="host")
 

@@ -116,7 +116,8 @@ impl Directory {
         let unopened = |error| failed("open the cache", path, error);
         let real = fs::canonicalize(path).map_err(unopened)?;
         let pinned = Pinned::unlinked(&real).map_err(unopened)?;
-        let found = Self { path: real, pinned, records: Arc::default() };
+        let records = Remembered::of(pinned.identity().map_err(unopened)?);
+        let found = Self { path: real, pinned, records };
         found.check_owner()?;
         Ok(found)
     }

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, Metadata};
 use std::io;
 use std::path::Path;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use super::super::pinned::{NOBODY, identity};
 use super::block::ObjectKey;
 use super::record::Record;
 use crate::mutex::{Mutex, MutexGuard};
+use crate::per_process::PerProcess;
 
 /// A file that was written less than this before it was read may be another one that looks the same: clocks of file systems tick, and numbers
 /// of files are used again.
@@ -42,7 +43,28 @@ impl Look {
 #[derive(Debug, Default)]
 pub(super) struct Remembered(Mutex<HashMap<ObjectKey, (Look, Record)>>);
 
+/// Those of directories, by device and inode.
+type Known = HashMap<(u64, u64), Weak<Remembered>>;
+
+/// Those of all directories that this process has open.
+static OPEN: PerProcess<Mutex<Known>> = PerProcess::new();
+
 impl Remembered {
+    /// Those of the directory that is `directory`, which all who have it open share: each file that is saved opens it anew.
+    pub(super) fn of(directory: (u64, u64)) -> Arc<Self> {
+        if directory == NOBODY {
+            return Arc::default();
+        }
+        let mut open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = open.get(&directory).and_then(Weak::upgrade) {
+            return known;
+        }
+        open.retain(|_, known| known.strong_count() > 0);
+        let new = Arc::default();
+        open.insert(directory, Arc::downgrade(&new));
+        new
+    }
+
     /// The record of `name` in the file at `path`: as it was read, if that is the same file, else by `read`.
     ///
     /// # Errors

@@ -38,6 +38,11 @@ pub(crate) struct Save {
 }
 
 impl Save {
+    /// Its name, which no other save has.
+    pub(crate) fn name(&self) -> ObjectKey {
+        self.name
+    }
+
     /// Returns true if readers of `target` find it.
     pub(super) fn is_for(&self, target: &Target) -> bool {
         self.record.is_there && self.record.target == *target

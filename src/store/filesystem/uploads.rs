@@ -1,13 +1,14 @@
 //! The uploads of what was saved to be uploaded later: one after another, in the order in which the files were closed, and taken up by the
 //! next process where one was killed.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use object_store::path::Path;
 use tokio::sync::Semaphore;
 
-use super::super::cache::{Save, Saves, Turn, is_of_the_disk};
+use super::super::cache::{ObjectKey, Save, Saves, Turn, is_of_the_disk};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, saves};
 use super::upload::{End, Upload, give_up, now, there};
@@ -37,27 +38,39 @@ impl Default for Lanes {
 static LANES: PerProcess<Lanes> = PerProcess::new();
 
 /// Uploads of this process that are under way or wait.
-static GOING: PerProcess<(Mutex<usize>, Condvar)> = PerProcess::new();
+static GOING: PerProcess<(Mutex<Tally>, Condvar)> = PerProcess::new();
 
-fn going() -> MutexGuard<'static, usize> {
+#[derive(Debug, Default)]
+struct Tally {
+    all: usize,
+    /// The saves among them; others take up what killed processes have left.
+    saves: HashSet<ObjectKey>,
+}
+
+fn going() -> MutexGuard<'static, Tally> {
     GOING.get().0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One of them.
 #[derive(Debug)]
-struct Going;
+struct Going(Option<ObjectKey>);
 
 impl Going {
-    fn new() -> Self {
-        *going() += 1;
-        Self
+    fn new(save: Option<&Save>) -> Self {
+        let (name, mut going) = (save.map(Save::name), going());
+        going.all += 1;
+        going.saves.extend(name);
+        Self(name)
     }
 }
 
 impl Drop for Going {
     fn drop(&mut self) {
         let mut going = going();
-        *going = going.saturating_sub(1);
+        going.all = going.all.saturating_sub(1);
+        if let Some(name) = &self.0 {
+            going.saves.remove(name);
+        }
         GOING.get().1.notify_all();
     }
 }
@@ -65,8 +78,8 @@ impl Drop for Going {
 /// Waits until no upload of this process is under way, for `wait` at most; returns true if so. Those that failed are in the journal of
 /// their cache.
 pub fn uploads_done(wait: Duration) -> bool {
-    let waited = GOING.get().1.wait_timeout_while(going(), wait, |going| *going > 0);
-    *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+    let waited = GOING.get().1.wait_timeout_while(going(), wait, |going| going.all > 0);
+    waited.unwrap_or_else(PoisonError::into_inner).0.all == 0
 }
 
 /// See the module.
@@ -101,7 +114,7 @@ impl Uploads {
 
     /// Uploads `save`, which this process may upload, when it is its turn.
     pub(super) fn begin(self: &Arc<Self>, save: Save, turn: Turn) -> Result<()> {
-        let (uploads, going) = (Arc::clone(self), Going::new());
+        let (uploads, going) = (Arc::clone(self), Going::new(Some(&save)));
         self.origins.means.runtime()?.spawn(async move {
             let url = save.record.target.url.clone();
             if let Err(error) = uploads.upload(save, turn).await {
@@ -115,17 +128,19 @@ impl Uploads {
     /// Takes up what killed processes have left in the cache, if there is anything.
     pub(super) fn resume(self: &Arc<Self>) -> Result<()> {
         let Some(all) = self.saves() else { return Ok(()) };
+        // There may be many of this process, which opens a file system for each file.
+        let is_left = |save: &Save| !going().saves.contains(&save.name());
         match all.all() {
-            Ok(found) if found.is_empty() => return Ok(()),
+            Ok(found) if !found.iter().any(is_left) => return Ok(()),
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!("what was saved before is not uploaded: {}", error.chain());
                 return Ok(());
             }
         }
-        let (uploads, going) = (Arc::clone(self), Going::new());
+        let (uploads, going) = (Arc::clone(self), Going::new(None));
         self.origins.means.runtime()?.spawn(async move {
-            if let Err(error) = uploads.flush_if(|_| true, false).await {
+            if let Err(error) = uploads.flush_if(is_left, false).await {
                 tracing::warn!("what was saved before is not uploaded: {}", error.chain());
             }
             drop(going);
