@@ -367,7 +367,10 @@ fn stored(array: &ArrayRef, kind: &Kind, wanted: DType) -> Checked<(Buffer, DTyp
             return Ok((zeros.into(), wanted, Vec::new()));
         }
         Kind::Decimal if wanted.arrow().is_some_and(|ty| ty.is_integer()) => return decimals::whole(array, wanted),
-        Kind::Decimal => (to(&DataType::Float64)?, DType::Float64),
+        Kind::Decimal => match decimals::floats(array) {
+            Some(values) => return Ok((Buffer::from_vec(values), DType::Float64, Vec::new())),
+            None => (to(&DataType::Float64)?, DType::Float64),
+        },
         Kind::Number(dtype) => (Arc::clone(array), *dtype),
         Kind::Blob(_) => (Arc::clone(array), DType::Uint8),
         _ => return Err(unexpected(array, "numbers")),
