@@ -2,7 +2,7 @@
 //! see [`Feature`]. Vectors and matrices of Spark are known by their members too, so that an index of footers, or another writer, loses
 //! nothing but the vectors' length.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
@@ -51,6 +51,7 @@ impl Dataset {
         }
         let spark = self.inner.spark.as_deref().map(spark).unwrap_or_default();
         let hugging_face = &self.inner.described.features;
+        let variants: BTreeSet<&str> = self.inner.layouts.iter().flat_map(variants).collect();
         let marked = |field: &Arc<Field>| {
             let (name, ty) = (field.name().as_str(), field.data_type());
             let (said, told) = (spark.get(name), hugging_face.get(name).map(|(told, _)| told));
@@ -61,7 +62,7 @@ impl Dataset {
                 },
                 _ if is_matrix(ty) => Some(Feature::Matrix),
                 Some(Feature::Variant) => Some(Feature::Variant),
-                _ if self.inner.layouts.iter().any(|layout| is_variant(layout, name)) => Some(Feature::Variant),
+                _ if variants.contains(name) => Some(Feature::Variant),
                 _ if told.is_some_and(|told| told.is("Image")) && holds_image(ty) => Some(Feature::Image),
                 _ => None,
             };
@@ -116,11 +117,10 @@ fn spark(row: &str) -> BTreeMap<String, Feature> {
     fields.filter_map(|field| Some((field.name.clone(), feature(&field)?))).collect()
 }
 
-/// Returns true if the Parquet schema calls the root column `name` a variant.
-fn is_variant(layout: &Layout, name: &str) -> bool {
-    let root = layout.descriptor().root_schema();
-    let mut fields = root.get_fields().iter().map(|field| field.get_basic_info());
-    fields.any(|info| info.name() == name && matches!(info.logical_type_ref(), Some(LogicalType::Variant { .. })))
+/// The root columns that the Parquet schema calls variants.
+fn variants(layout: &Layout) -> impl Iterator<Item = &str> {
+    let fields = layout.descriptor().root_schema().get_fields().iter().map(|field| field.get_basic_info());
+    fields.filter(|info| matches!(info.logical_type_ref(), Some(LogicalType::Variant { .. }))).map(|info| info.name())
 }
 
 /// A feature as Hugging Face's `datasets` describes it.

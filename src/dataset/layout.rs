@@ -4,6 +4,7 @@
 //! the same fields. Other entries that a writer leaves there, such as the length of pandas' index, make no layout of their own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{Field, Fields, Schema, SchemaRef, TimeUnit};
@@ -26,8 +27,8 @@ use crate::schema::extension;
 pub(super) struct Layout {
     /// The columns as they are read.
     pub(super) schema: SchemaRef,
-    /// Number of the root column of each leaf.
-    pub(super) leaf_roots: Vec<usize>,
+    /// By the name of each root column: its number, and the numbers of its leaves.
+    pub(super) roots: HashMap<String, (usize, Range<usize>)>,
     /// The schemas of the first file of this layout; its Parquet schema is that of all of them.
     pub(super) head: Arc<Head>,
     /// The schema as a footer without row groups, by the names of the table that the file is of, if it is of one.
@@ -72,9 +73,14 @@ impl Layout {
         // The decoder's agreement is checked once, not for every row group.
         let options = ArrowReaderOptions::new().with_schema(Arc::clone(&schema));
         guard(&place, "the schema is damaged", || ArrowReaderMetadata::try_new(Arc::clone(&metadata), options))?;
-        let leaf_roots = (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
+        let leaf_roots: Vec<usize> =
+            (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
+        // Leaves come in the order of their roots.
+        let leaves = |root| leaf_roots.partition_point(|of| *of < root)..leaf_roots.partition_point(|of| *of <= root);
+        let roots = schema.fields().iter().enumerate();
+        let roots = roots.map(|(root, field)| (field.name().clone(), (root, leaves(root)))).collect();
         let hugging_face = default.schema().metadata().get(features::HUGGING_FACE).cloned();
-        Ok((Self { schema, leaf_roots, head: Arc::clone(head), metadata }, hugging_face))
+        Ok((Self { schema, roots, head: Arc::clone(head), metadata }, hugging_face))
     }
 }
 
@@ -158,7 +164,8 @@ impl Columns {
 /// Checks that files of `layout`, first met in file `name`, have values of the table's columns.
 fn fits(layout: &Layout, table: &table::Columns, name: &Arc<str>) -> Result<()> {
     for field in table.fields() {
-        let Ok(found) = layout.schema.field_with_name(field.name()) else { continue };
+        let Some((root, _)) = layout.roots.get(field.name()) else { continue };
+        let found = layout.schema.field(*root);
         if !table::widens(found.data_type(), field.data_type()) {
             return Err(Error::Mismatch {
                 what: format!("type of column {:?} of the table and in file {name}", field.name()),
@@ -179,12 +186,12 @@ fn stored_or_told<'k>(
     keys: &'k BTreeSet<Arc<str>>,
 ) -> impl Iterator<Item = &'k Arc<str>> {
     let own = |key: &str| partitions.iter().any(|(own, _)| **own == *key);
-    keys.iter().filter(move |key| !own(key) && layout.schema.column_with_name(key).is_some())
+    keys.iter().filter(move |key| !own(key) && layout.roots.contains_key(&***key))
 }
 
 /// The columns of a table, null where any of `layouts` lacks them.
 fn of_table(table: &table::Columns, layouts: &[Layout]) -> Vec<Field> {
-    let lacks = |name: &str| layouts.iter().any(|layout| layout.schema.column_with_name(name).is_none());
+    let lacks = |name: &str| layouts.iter().any(|layout| !layout.roots.contains_key(name));
     let field = |field: Field| {
         let nullable = field.is_nullable() || lacks(field.name());
         field.with_nullable(nullable)
@@ -217,7 +224,7 @@ pub(super) fn gather(
                 Some(table) => {
                     fits(layout, table, footer.object.name())?;
                     let lacks = table.required.union(&table.stored);
-                    let lacks = lacks.filter(|name| layout.schema.column_with_name(name).is_none());
+                    let lacks = lacks.filter(|name| !layout.roots.contains_key(*name));
                     lacked.push(lacks.map(|name| (name.as_str().into(), table.stored.contains(name))).collect());
                 }
                 None => columns.merge(layout, footer.object.name(), &keys)?,

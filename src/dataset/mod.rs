@@ -385,7 +385,7 @@ impl Dataset {
                 + partitions
         };
         let names: usize = manifest.files.iter().map(named).sum();
-        let leaves: usize = layouts.iter().map(|layout| layout.leaf_roots.len()).sum();
+        let leaves: usize = layouts.iter().map(|layout| layout.descriptor().num_columns()).sum();
         let marks = |file: &DataFile| size_of_val(file.sealed.as_slice()) + size_of_val(file.wide.as_slice());
         let whole = names
             + size_of_val(files.as_slice())

@@ -109,8 +109,9 @@ impl Dataset {
     /// Sources of the columns, by layout.
     fn origins(&self, paths: &[String]) -> Result<Vec<Vec<From>>> {
         let mut origins = vec![Vec::with_capacity(paths.len()); self.inner.layouts.len()];
+        let projector = self.projector();
         for path in paths {
-            let projection = self.project(std::slice::from_ref(path))?;
+            let projection = projector.project(std::slice::from_ref(path))?;
             for ((from, sources), layout) in origins.iter_mut().zip(&projection.sources).zip(&self.inner.layouts) {
                 let name = |leaf: usize| layout.descriptor().columns().get(leaf).map(|leaf| leaf.path().string());
                 // A neighbour stands for a member that a file lacks.
