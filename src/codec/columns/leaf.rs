@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, TimeUnit};
 use serde::Deserialize;
 
 use super::options::ColumnOptions;
-use super::select;
+use super::select::Names;
 use crate::error::{Error, Result};
 use crate::schema::{CLASSES_KEY, DTYPE_KEY, DType, Feature, STORED_KEY, Stored, holds_image};
 
@@ -368,6 +368,6 @@ pub(crate) fn check_excluded(schema: &Schema, exclude: &[String]) -> Result<()> 
     // A type without deliverable leaves still has its root's name.
     let leaves = leaves(schema).unwrap_or_default();
     let names = leaves.iter().map(|leaf| leaf.name.as_str());
-    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).chain(names).collect();
-    select::check(exclude.iter(), &names)
+    let names = schema.fields().iter().map(|field| field.name().as_str()).chain(names).collect();
+    Names::new(names).check(exclude.iter())
 }

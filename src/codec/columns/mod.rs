@@ -44,7 +44,7 @@ mod tensors;
 mod vector;
 mod watched;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
@@ -60,10 +60,11 @@ use self::leaf::Leaf;
 pub(crate) use self::leaf::check_excluded;
 pub use self::number::Scalar;
 pub use self::options::{BadRows, ColumnOptions, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Truncate};
-use self::output::{Form, Member, Output};
+use self::output::{AsStored, Form, Member, Output};
 use self::parts::{Data, Part};
 pub use self::row_errors::BadRow;
 use self::rows::RowLayout;
+use self::select::Names;
 pub use self::select::{means as column_is_meant, roots};
 pub(crate) use self::take_order::TakeOrder;
 pub(crate) use self::vector::length as vector_length;
@@ -71,7 +72,7 @@ pub(crate) use self::watched::Watched;
 use crate::error::{Error, Place, Result};
 use crate::page;
 use crate::schema::{DType, Dim, Field, Schema};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, Value};
 
 /// The columns of a job: those that are read, and the outcome of each. Built once, then shared by all threads.
 #[derive(Debug, Clone)]
@@ -81,6 +82,10 @@ pub struct Columns {
     /// For each root column read, in schema order: its name, and its members.
     roots: Vec<(Arc<str>, Vec<usize>)>,
     members: Vec<Member>,
+    /// For each member, the number of its root among those read.
+    root_of: Vec<usize>,
+    /// For each member, the number of its output.
+    output_of: Vec<usize>,
     /// In batch order.
     outputs: Vec<Output>,
     row_id: bool,
@@ -97,10 +102,22 @@ impl Columns {
     /// types.
     pub fn new(schema: &SchemaRef, options: &ColumnOptions) -> Result<Self> {
         let leaves = leaf::delivered(schema, options)?;
-        check_names(&leaves, options)?;
-        let packs = packs(&leaves, options)?;
+        let names = Names::new(leaves.iter().map(|leaf| leaf.name.as_str()).collect());
+        check_names(&names, options)?;
+        let excluded = names.marked(&options.exclude);
+        let (meant, by_name) = (names.marked(&options.arrow), options.arrow.iter().collect::<BTreeSet<_>>());
+        let as_stored = |leaf: usize| {
+            if !meant[leaf] {
+                AsStored::No
+            } else if by_name.contains(&leaves[leaf].name) {
+                AsStored::Named
+            } else {
+                AsStored::Meant
+            }
+        };
+        let packs = packs(&leaves, &names, &excluded, options)?;
         let (mut members, mut outputs) = (Vec::new(), Vec::new());
-        for item in items(&leaves, &packs, options)? {
+        for item in items(&names, excluded, &packs, options) {
             match item {
                 Item::Pack(at) => {
                     let pack = &options.pack[at];
@@ -110,7 +127,7 @@ impl Columns {
                     outputs.push(output);
                 }
                 Item::Leaf(at) => {
-                    let (member, output) = output::single(&leaves[at], members.len(), options)?;
+                    let (member, output) = output::single(&leaves[at], as_stored(at), members.len(), options)?;
                     let indices = output::indices(&member, &output);
                     members.push(member);
                     outputs.push(output);
@@ -133,14 +150,15 @@ impl Columns {
             by_root.entry(member.leaf.root).or_default().push(at);
         }
         let wanted: BTreeSet<&str> = members.iter().map(|member| member.leaf.name.as_str()).collect();
-        let mut paths = Vec::new();
-        for leaf in leaves.iter().filter(|leaf| wanted.contains(leaf.name.as_str())) {
-            if !paths.contains(&leaf.read) {
-                paths.push(leaf.read.clone());
-            }
-        }
-        let roots = by_root.into_iter().map(|(root, of)| (schema.field(root).name().as_str().into(), of)).collect();
-        Ok(Self { fields, paths, roots, members, outputs, row_id: options.row_id, small: None })
+        let mut seen = BTreeSet::new();
+        let read = leaves.iter().filter(|leaf| wanted.contains(leaf.name.as_str())).map(|leaf| &leaf.read);
+        let paths = read.filter(|read| seen.insert(*read)).cloned().collect();
+        let roots: Vec<(Arc<str>, Vec<usize>)> =
+            by_root.into_iter().map(|(root, of)| (schema.field(root).name().as_str().into(), of)).collect();
+        let root_of = inverse(members.len(), roots.iter().map(|(_, of)| of));
+        let output_of = inverse(members.len(), outputs.iter().map(|output| &output.members));
+        let row_id = options.row_id;
+        Ok(Self { fields, paths, roots, members, root_of, output_of, outputs, row_id, small: None })
     }
 
     /// The outputs that `names` match, by name, prefix or glob.
@@ -148,15 +166,15 @@ impl Columns {
     /// # Errors
     /// [`Error::NotFound`] for a name that matches none, with the nearest names.
     pub(crate) fn named(&self, names: &[String]) -> Result<BTreeSet<usize>> {
-        let all: Vec<&str> = self.outputs.iter().map(|output| &*output.name).collect();
-        select::check(names.iter(), &all)?;
-        let meant = |name: &str| names.iter().any(|pattern| select::means(pattern, name));
-        Ok((0..all.len()).filter(|at| meant(all[*at])).collect())
+        let all = Names::new(self.outputs.iter().map(|output| &*output.name).collect());
+        all.check(names.iter())?;
+        Ok(names.iter().flat_map(|pattern| all.meant(pattern)).collect())
     }
 
     /// The same columns with batches that hold only these outputs, and row numbers only if `row_id`. Cells serve both.
     pub(crate) fn only(&self, outputs: &[usize], row_id: bool) -> Self {
         let mut only = self.clone();
+        let outputs: BTreeSet<usize> = outputs.iter().copied().collect();
         for (_, output) in only.outputs.iter_mut().enumerate().filter(|(at, _)| !outputs.contains(at)) {
             (output.form, output.valid) = (Form::Absent, None);
         }
@@ -226,8 +244,10 @@ impl Columns {
     /// Puts the small columns among its parts in the order in which batches take their rows.
     pub(crate) fn sort(&self, prepared: &mut PreparedColumn, order: &TakeOrder) {
         let (Some(layout), Made::Members(parts)) = (&self.small, &mut prepared.made) else { return };
-        let small = |at: usize| self.outputs.iter().position(|output| output.members == [at] && output.is_fixed());
-        let small = |at: usize| small(at).is_some_and(|output| layout.offset(output).is_some());
+        let small = |at: usize| {
+            let output = self.output_of[at];
+            self.alone(at).is_some_and(Output::is_fixed) && layout.offset(output).is_some()
+        };
         parts.iter_mut().filter(|(at, _)| small(*at)).for_each(|(_, part)| part.sort(order));
     }
 
@@ -241,7 +261,10 @@ impl Columns {
     ) -> Vec<(PreparedColumn, Vec<usize>)> {
         let packs = self.outputs.par_iter().enumerate().filter(|(_, output)| matches!(output.form, Form::Pack));
         let made = packs.filter_map(|(at, output)| {
-            let root = |member: &usize| self.roots.iter().position(|(_, of)| of.as_slice() == [*member]);
+            let root = |member: &usize| {
+                let root = self.root_of[*member];
+                (self.roots[root].1 == [*member]).then_some(root)
+            };
             let roots = output.members.iter().map(root).collect::<Option<Vec<usize>>>()?;
             let part = pack::from_pages(output, &self.members, rows, &roots, pages)?;
             Some((PreparedColumn { name: Arc::clone(&output.name), rows, made: Made::Output(at, part) }, roots))
@@ -282,8 +305,7 @@ impl Columns {
         let (name, of) = self.roots.get(root)?;
         let [at] = of.as_slice() else { return None };
         self.members.get(*at).filter(|member| member.stays())?;
-        let output = self.outputs.iter().find(|output| output.members == [*at])?;
-        Some((name, *at, output))
+        Some((name, *at, self.alone(*at)?))
     }
 
     /// The rows of one row group from its root columns, in any order. Packs are made here, on the threads of the
@@ -350,14 +372,17 @@ impl Columns {
     /// [`shuffled`](Self::shuffled) batches once more. Images count 0, and so do computed values: offsets, lengths, masks, row ids. Arrow columns count
     /// their bytes once. Padding rows count as rows.
     pub fn copied_bytes(&self, batch: &crate::tensor::Batch) -> usize {
-        let bytes = |output| sizes::value_bytes(output, batch);
+        // Every column is looked up, in every batch.
+        let values: HashMap<&str, &Value> = batch.columns().iter().map(|(name, value)| (&**name, value)).collect();
+        let bytes = |output| sizes::value_bytes(output, &values);
         let moved = self.moved();
         let moved = moved.iter().map(|(_, at)| bytes(&self.outputs[*at]));
-        moved.chain(self.outputs.iter().map(|output| self.copies(output, batch) * bytes(output))).sum()
+        moved.chain(self.outputs.iter().map(|output| self.copies(output, &values) * bytes(output))).sum()
     }
 
-    fn copies(&self, output: &Output, batch: &crate::tensor::Batch) -> usize {
-        let into_batch = usize::from(!batch.tensor(&output.name).is_some_and(Tensor::is_placed));
+    fn copies(&self, output: &Output, values: &HashMap<&str, &Value>) -> usize {
+        let placed = values.get(&*output.name).and_then(|value| value.tensor()).is_some_and(Tensor::is_placed);
+        let into_batch = usize::from(!placed);
         match output.form {
             Form::Decoded(_) | Form::Shaped(_) | Form::Absent => 0,
             Form::Pack => 1 + into_batch,
@@ -373,7 +398,12 @@ impl Columns {
 
     /// Maximum lengths of the lists of the output that member `at` alone makes.
     fn limit(&self, at: usize) -> Option<&output::Limit> {
-        self.outputs.iter().find(|output| output.members.contains(&at))?.limit()
+        self.outputs[self.output_of[at]].limit()
+    }
+
+    /// The output that member `at` alone makes.
+    fn alone(&self, at: usize) -> Option<&Output> {
+        Some(&self.outputs[self.output_of[at]]).filter(|output| output.members == [at])
     }
 }
 
@@ -403,39 +433,41 @@ fn fields(outputs: &[Output], row_id: bool) -> Schema {
     Schema::new(present.chain(row_id).collect())
 }
 
-fn check_names(leaves: &[Leaf], options: &ColumnOptions) -> Result<()> {
-    let names: Vec<&str> = leaves.iter().map(|leaf| leaf.name.as_str()).collect();
-    let is_pack = |name: &String| options.pack.iter().any(|pack| pack.name == *name);
-    select::check(options.columns.iter().filter(|name| !is_pack(name)), &names)?;
-    select::check(options.exclude.iter(), &names)?;
-    select::check(options.nulls.0.keys(), &names)?;
-    select::check(options.lists.0.keys(), &names)?;
-    select::check(options.images.keys(), &names)?;
-    select::check(options.cast.keys(), &names)?;
-    select::check(options.arrow.iter(), &names)?;
-    select::check(options.pack.iter().flat_map(|pack| &pack.columns), &names)
+/// For each of so many members, the number of the group that has it.
+fn inverse<'a>(members: usize, groups: impl Iterator<Item = &'a Vec<usize>>) -> Vec<usize> {
+    let mut group_of = vec![0; members];
+    groups.enumerate().for_each(|(group, of)| of.iter().for_each(|at| group_of[*at] = group));
+    group_of
 }
 
-fn excluded(leaf: &Leaf, options: &ColumnOptions) -> bool {
-    options.exclude.iter().any(|pattern| select::means(pattern, &leaf.name))
+fn check_names(names: &Names<'_>, options: &ColumnOptions) -> Result<()> {
+    let is_pack = |name: &String| options.pack.iter().any(|pack| pack.name == *name);
+    names.check(options.columns.iter().filter(|name| !is_pack(name)))?;
+    names.check(options.exclude.iter())?;
+    names.check(options.nulls.0.keys())?;
+    names.check(options.lists.0.keys())?;
+    names.check(options.images.keys())?;
+    names.check(options.cast.keys())?;
+    names.check(options.arrow.iter())?;
+    names.check(options.pack.iter().flat_map(|pack| &pack.columns))
 }
 
 /// The leaves of each pack.
-fn packs(leaves: &[Leaf], options: &ColumnOptions) -> Result<Vec<Vec<usize>>> {
-    let mut taken: Vec<Option<&str>> = vec![None; leaves.len()];
+fn packs(leaves: &[Leaf], names: &Names<'_>, excluded: &[bool], options: &ColumnOptions) -> Result<Vec<Vec<usize>>> {
+    let mut taken: Vec<Option<usize>> = vec![None; leaves.len()];
     let mut packs = Vec::with_capacity(options.pack.len());
-    for pack in &options.pack {
+    for (number, pack) in options.pack.iter().enumerate() {
         let mut members = Vec::new();
-        for pattern in &pack.columns {
-            for (at, leaf) in leaves.iter().enumerate() {
-                if !select::means(pattern, &leaf.name) || excluded(leaf, options) || members.contains(&at) {
-                    continue;
-                }
-                if let Some(other) = taken[at].replace(&pack.name) {
-                    let problem = format!("column {} is in pack {other} and in pack {}", leaf.name, pack.name);
+        let meant = pack.columns.iter().flat_map(|pattern| names.meant(pattern));
+        for at in meant.filter(|at| !excluded[*at]) {
+            match taken[at].replace(number) {
+                None => members.push(at),
+                Some(same) if same == number => {}
+                Some(other) => {
+                    let (column, other) = (&leaves[at].name, &options.pack[other].name);
+                    let problem = format!("column {column} is in pack {other} and in pack {}", pack.name);
                     return Err(Error::config("pack", problem));
                 }
-                members.push(at);
             }
         }
         if members.is_empty() {
@@ -446,9 +478,8 @@ fn packs(leaves: &[Leaf], options: &ColumnOptions) -> Result<Vec<Vec<usize>>> {
     Ok(packs)
 }
 
-/// The delivered items, in order. Packs that `columns` does not name come first.
-fn items(leaves: &[Leaf], packs: &[Vec<usize>], options: &ColumnOptions) -> Result<Vec<Item>> {
-    let mut done = vec![false; leaves.len()];
+/// The delivered items, in order. Packs that `columns` does not name come first; those that are `done` are left out.
+fn items(names: &Names<'_>, mut done: Vec<bool>, packs: &[Vec<usize>], options: &ColumnOptions) -> Vec<Item> {
     packs.iter().flatten().for_each(|at| done[*at] = true);
     let everything = ["*".to_owned()];
     let patterns = if options.columns.is_empty() { &everything[..] } else { &options.columns };
@@ -460,14 +491,10 @@ fn items(leaves: &[Leaf], packs: &[Vec<usize>], options: &ColumnOptions) -> Resu
             items.push(Item::Pack(at));
             continue;
         }
-        for (at, leaf) in leaves.iter().enumerate() {
-            if !done[at] && select::means(pattern, &leaf.name) && !excluded(leaf, options) {
-                done[at] = true;
-                items.push(Item::Leaf(at));
-            }
-        }
+        let meant = names.meant(pattern).into_iter();
+        items.extend(meant.filter(|at| !std::mem::replace(&mut done[*at], true)).map(Item::Leaf));
     }
-    Ok(items)
+    items
 }
 
 /// Checks that no two columns of the batch have the same name.
@@ -484,8 +511,6 @@ fn check_unique(fields: &Schema) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use arrow::array::{Int8Array, Int32Array, ListArray, StructArray, new_null_array};
     use arrow::buffer::{NullBuffer, OffsetBuffer};
     use arrow::datatypes::{DataType, Schema};

@@ -224,6 +224,16 @@ impl Output {
     }
 }
 
+/// Whether the option `arrow` means a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AsStored {
+    No,
+    /// By a prefix or a glob, which may mean leaves that cannot be delivered so.
+    Meant,
+    /// By its name.
+    Named,
+}
+
 /// The decoding of a leaf's cells, if there is any.
 enum RowGroupBlock {
     Plain,
@@ -238,11 +248,10 @@ enum RowGroupBlock {
 }
 
 impl RowGroupBlock {
-    fn of(leaf: &Leaf, options: &ColumnOptions) -> Result<Self> {
+    fn of(leaf: &Leaf, as_stored: AsStored, options: &ColumnOptions) -> Result<Self> {
         let wrong = |option, problem: &str| Err(Error::config(option, format!("column {}: {problem}", leaf.name)));
         let image = select::lookup(&options.images, &leaf.name);
-        let exactly = options.arrow.contains(&leaf.name);
-        let as_arrow = exactly || options.arrow.iter().any(|pattern| select::means(pattern, &leaf.name));
+        let (as_arrow, exactly) = (as_stored != AsStored::No, as_stored == AsStored::Named);
         match (image, &leaf.stored) {
             // Text and binary are Arrow arrays anyway.
             _ if as_arrow && matches!(leaf.kind, Kind::Text | Kind::Binary) => Ok(Self::Plain),
@@ -273,12 +282,12 @@ impl RowGroupBlock {
 }
 
 /// The output of a leaf delivered on its own.
-pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<(Member, Output)> {
+pub(super) fn single(leaf: &Leaf, as_stored: AsStored, at: usize, options: &ColumnOptions) -> Result<(Member, Output)> {
     let name: Arc<str> = leaf.name.as_str().into();
     let wrong = |option, problem: String| Err(Error::config(option, format!("column {name}: {problem}")));
     let (cast, cast_named) = select::lookup(&options.cast, &name).map_or((None, false), |(d, named)| (Some(*d), named));
     let cast = cast.or(leaf.meant);
-    let cells = RowGroupBlock::of(leaf, options)?;
+    let cells = RowGroupBlock::of(leaf, as_stored, options)?;
     let is_bytes = matches!(leaf.kind, Kind::Text | Kind::Binary);
     if (is_bytes || !matches!(cells, RowGroupBlock::Plain)) && cast_named {
         return wrong("cast", "text, binary, images, and arrays in cells are not cast".to_owned());

@@ -1,6 +1,6 @@
 //! Names, prefixes and globs: the columns that a pattern matches, and the likely intention if it matches none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::datatypes::Schema;
 
@@ -42,6 +42,58 @@ fn glob(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
+/// Names of columns as patterns find them: as many may be given by name, so a name is looked up, and only globs walk all of them.
+pub(super) struct Names<'a> {
+    names: Vec<&'a str>,
+    /// Their numbers, by name; what lies below a column is a run of them.
+    sorted: Vec<usize>,
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn new(names: Vec<&'a str>) -> Self {
+        let mut sorted: Vec<usize> = (0..names.len()).collect();
+        // Equal names stay in their order.
+        sorted.sort_by_key(|at| names[*at]);
+        Self { names, sorted }
+    }
+
+    /// The numbers of the columns that `pattern` [means](means), ascending.
+    pub(super) fn meant(&self, pattern: &str) -> Vec<usize> {
+        if is_glob(pattern) {
+            return (0..self.names.len()).filter(|at| means(pattern, self.names[*at])).collect();
+        }
+        let below = format!("{pattern}.");
+        let exact = self.run(pattern, |name| name == pattern);
+        let mut meant: Vec<usize> = exact.chain(self.run(&below, |name| name.starts_with(&below))).collect();
+        meant.sort_unstable();
+        meant
+    }
+
+    /// The numbers of the names from `first` on, by name, as long as they are `wanted`.
+    fn run(&self, first: &str, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = usize> {
+        let start = self.sorted.partition_point(|at| self.names[*at] < first);
+        self.sorted[start..].iter().copied().take_while(move |at| wanted(self.names[*at]))
+    }
+
+    /// For each column, whether any of `patterns` means it.
+    pub(super) fn marked(&self, patterns: &[String]) -> Vec<bool> {
+        let mut marked = vec![false; self.names.len()];
+        patterns.iter().flat_map(|pattern| self.meant(pattern)).for_each(|at| marked[at] = true);
+        marked
+    }
+
+    /// Checks that every pattern matches something; `*` may match nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] with the nearest names.
+    pub(super) fn check<'p>(&self, mut patterns: impl Iterator<Item = &'p String>) -> Result<()> {
+        match patterns.find(|pattern| *pattern != "*" && self.meant(pattern).is_empty()) {
+            Some(pattern) => Err(not_found(pattern, &self.names)),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The entry for `name`: the exact one, otherwise the one whose pattern has the most literal characters (a prefix
 /// before a glob). The flag is true if the entry names the column rather than matching it by a glob.
 pub(super) fn lookup<'a, T>(map: &'a BTreeMap<String, T>, name: &str) -> Option<(&'a T, bool)> {
@@ -55,45 +107,29 @@ pub(super) fn lookup<'a, T>(map: &'a BTreeMap<String, T>, name: &str) -> Option<
         .map(|(pattern, value)| (value, !is_glob(pattern)))
 }
 
-/// Checks that every pattern matches something; `*` may match nothing.
-///
-/// # Errors
-/// [`Error::NotFound`] with the nearest names.
-pub(super) fn check<'a>(patterns: impl Iterator<Item = &'a String>, names: &[&str]) -> Result<()> {
-    for pattern in patterns {
-        if pattern != "*" && !names.iter().any(|name| means(pattern, name)) {
-            return Err(not_found(pattern, names));
-        }
-    }
-    Ok(())
-}
-
 /// The whole columns of `schema` that `columns` (names or globs; all, if there are none) match, in their order.
 ///
 /// # Errors
 /// [`Error::NotFound`] with the nearest names; [`Error::Unsupported`] for a pattern that matches a part of a column.
 pub fn roots(schema: &Schema, columns: &[String]) -> Result<Vec<String>> {
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    let known: BTreeSet<&str> = names.iter().copied().collect();
     for pattern in columns {
         let root = pattern.split_once('.').map(|(root, _)| root);
-        if root.is_some_and(|root| names.contains(&root)) && !names.contains(&pattern.as_str()) {
+        if root.is_some_and(|root| known.contains(root)) && !known.contains(pattern.as_str()) {
             return Err(Error::unsupported(
                 format!("{pattern:?}, a part of a column, among stored rows"),
                 "name the whole column",
             ));
         }
     }
-    check(columns.iter(), &names)?;
-    let mut found: Vec<String> = Vec::new();
+    let names = Names::new(names);
+    names.check(columns.iter())?;
     let all = ["*".to_owned()];
-    for pattern in if columns.is_empty() { all.as_slice() } else { columns } {
-        for name in names.iter().filter(|name| means(pattern, name)) {
-            if !found.iter().any(|known| known == name) {
-                found.push((*name).to_owned());
-            }
-        }
-    }
-    Ok(found)
+    let patterns = if columns.is_empty() { all.as_slice() } else { columns };
+    let meant = patterns.iter().flat_map(|pattern| names.meant(pattern)).map(|at| schema.field(at).name());
+    let mut found = BTreeSet::new();
+    Ok(meant.filter(|name| found.insert(*name)).cloned().collect())
 }
 
 /// The error that nothing is called `pattern`, with the nearest names.
@@ -131,6 +167,10 @@ fn nearest<'a>(wanted: &str, names: &[&'a str]) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use arrow::datatypes::DataType;
+
     use super::*;
 
     #[test]
@@ -152,6 +192,32 @@ mod tests {
     }
 
     #[test]
+    fn names_are_found_as_a_walk_over_all_of_them_finds_them() {
+        let names = ["b", "a.b", "a", "a!", "a.", "a.b.c", "ab", "a", "a/", "", ".x", "a.b", "z*"];
+        let found = Names::new(names.to_vec());
+        for pattern in ["a", "a.b", "a.", "b", "", ".", "x", "a*", "*", "?", "a.b.c", "z*", "ab.c"] {
+            let walked: Vec<usize> = (0..names.len()).filter(|at| means(pattern, names[*at])).collect();
+            assert_eq!(found.meant(pattern), walked, "{pattern:?}");
+        }
+        let marked = found.marked(&["b".to_owned(), "a.*".to_owned()]);
+        let walked = names.map(|name| means("b", name) || means("a.*", name));
+        assert_eq!(marked, walked);
+    }
+
+    #[test]
+    fn many_columns_given_by_name_are_not_compared_with_each_other() {
+        // Hundreds of millions of comparisons, if they were.
+        let fields: Vec<_> = (0..30_000)
+            .map(|at| arrow::datatypes::Field::new(format!("feature_{at:05}"), DataType::Int8, true))
+            .collect();
+        let schema = Schema::new(fields);
+        let names: Vec<String> = schema.fields().iter().rev().map(|field| field.name().clone()).collect();
+        let started = Instant::now();
+        assert_eq!(roots(&schema, &names).unwrap(), names);
+        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    }
+
+    #[test]
     fn the_most_literal_pattern_wins() {
         let map =
             BTreeMap::from([("*".to_owned(), 0), ("a*".to_owned(), 1), ("a.b".to_owned(), 2), ("a".to_owned(), 3)]);
@@ -161,7 +227,8 @@ mod tests {
 
     #[test]
     fn the_nearest_names_are_offered() {
-        let error = check(["lable".to_owned()].iter(), &["image", "label", "labels", "x"]).unwrap_err();
+        let names = Names::new(vec!["image", "label", "labels", "x"]);
+        let error = names.check(["lable".to_owned()].iter()).unwrap_err();
         assert_eq!(error.to_string(), "column \"lable\" not found; did you mean label or labels?");
         let error = not_found("age", &["user.age", "user.name"]);
         assert_eq!(error.to_string(), "column \"age\" not found; did you mean user.age?");

@@ -1,5 +1,6 @@
 //! The size of a batch in bytes, as far as it is known before its rows are.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::Array;
@@ -7,7 +8,7 @@ use arrow::array::Array;
 use super::assemble::{most, own_specs, specs};
 use super::output::{Form, Output};
 use crate::schema::part_name;
-use crate::tensor::{Batch, BatchBuilder, Value};
+use crate::tensor::{BatchBuilder, Value};
 
 pub(super) fn batch_bytes(outputs: &[Output], row_id: bool, rows: usize, mean_row_bytes: u64) -> usize {
     let fixed = slab_bytes(outputs, row_id, rows, true);
@@ -42,14 +43,14 @@ fn expansion(output: &Output) -> usize {
     }
 }
 
-/// Bytes of an output's values in a batch.
-pub(super) fn value_bytes(output: &Output, batch: &Batch) -> usize {
+/// Bytes of an output's values in a batch, whose values are given by name.
+pub(super) fn value_bytes(output: &Output, values: &HashMap<&str, &Value>) -> usize {
     let name = match output.form {
         Form::Ragged(..) | Form::Shaped(_) | Form::Sparse => part_name(&output.name, "values", 0),
         Form::Indices => part_name(&output.name, "indices", 0),
         _ => Arc::clone(&output.name),
     };
-    match batch.get(&name) {
+    match values.get(&*name) {
         Some(Value::Tensor(tensor)) => tensor.bytes().len(),
         Some(Value::Arrow(array)) => array.to_data().get_slice_memory_size().unwrap_or(0),
         None => 0,

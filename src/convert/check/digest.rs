@@ -23,7 +23,7 @@ use twox_hash::XxHash3_64;
 use crate::codec::npy::{self, Npy};
 use crate::convert::errors::unexpected;
 use crate::convert::types::item;
-use crate::convert::values::cells::npy_read;
+use crate::convert::values::cells::{by_name, npy_read};
 use crate::error::{Place, Result};
 use crate::schema::{Codec, cast};
 
@@ -85,8 +85,9 @@ impl Summing {
     /// Adds the rows of `batch`. Returns the hash of each.
     pub(crate) fn add(&mut self, batch: &RecordBatch) -> Result<Vec<u64>> {
         let mut rows = vec![0_u64; batch.num_rows()];
+        let named = by_name(batch);
         for (number, (name, sum, nulls)) in self.columns.iter_mut().enumerate() {
-            let Some(column) = batch.column_by_name(name) else { continue };
+            let Some(column) = named.get(name.as_str()).copied() else { continue };
             let hashes = cells(column).map_err(unexpected)?;
             *nulls += hashes.iter().filter(|hash| **hash == NULL).count() as u64;
             for (row, hash) in rows.iter_mut().zip(&hashes) {

@@ -15,7 +15,7 @@ use crate::convert::errors::unexpected;
 use crate::convert::rolling::Dealt;
 use crate::convert::sink::Writer;
 use crate::convert::source::Source;
-use crate::convert::values::cells::as_type_at;
+use crate::convert::values::cells::{as_type_at, by_name};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 
@@ -169,8 +169,9 @@ impl Job {
         };
         let origin = Origin { shard, first, selected };
         let mut columns = Vec::with_capacity(self.schema.fields().len());
+        let named = by_name(&batch);
         for field in self.schema.fields() {
-            let Some(column) = batch.column_by_name(field.name()) else {
+            let Some(column) = named.get(field.name().as_str()).copied() else {
                 return Err(Error::NotFound {
                     what: format!("column {:?} of a batch", field.name()),
                     hint: String::new(),

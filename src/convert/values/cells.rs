@@ -1,8 +1,9 @@
 //! NumPy arrays in cells: encoded from lists, and decoded to lists.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayDataBuilder, ArrayRef, AsArray, BinaryArray, LargeListArray, make_array};
+use arrow::array::{Array, ArrayDataBuilder, ArrayRef, AsArray, BinaryArray, LargeListArray, RecordBatch, make_array};
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field};
 
@@ -12,6 +13,13 @@ use crate::convert::types::{item, number};
 use crate::convert::values::texts;
 use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, DType, Element, Misfit, Stored, cast};
+
+/// The columns of a batch by name. There may be thousands, and each look-up in a schema walks them.
+pub(crate) fn by_name(batch: &RecordBatch) -> HashMap<&str, &ArrayRef> {
+    let columns = batch.schema_ref().fields().iter().zip(batch.columns());
+    // Of one name the first counts, as in a schema.
+    columns.rev().map(|(field, column)| (field.name().as_str(), column)).collect()
+}
 
 /// Returns the little-endian bytes of an array of numbers without nulls; a byte per boolean.
 pub(crate) fn number_bytes(values: &ArrayRef) -> Result<Vec<u8>> {

@@ -18,6 +18,7 @@ use crate::convert::read::files::Found;
 use crate::convert::read::input::{Input, Packed};
 use crate::convert::rolling::{Output, RollingWriter, Rows};
 use crate::convert::sink::{Part, Sink, Writer};
+use crate::convert::values::cells::by_name;
 use crate::error::{Error, Result};
 use crate::store::directory::remove;
 use crate::store::publish::put_file;
@@ -105,8 +106,9 @@ struct MdsRows {
 impl Rows for MdsRows {
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut coders = Vec::with_capacity(self.columns.len());
+        let named = by_name(batch);
         for (name, encoding) in &self.columns {
-            let Some(column) = batch.column_by_name(name) else {
+            let Some(column) = named.get(name.as_str()).copied() else {
                 return Err(Error::NotFound { what: format!("column {name:?} of a batch"), hint: String::new() });
             };
             coders.push(Coder::new(name, encoding, column)?);
