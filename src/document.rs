@@ -33,7 +33,8 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T> {
 /// # Errors
 /// As [`read`].
 pub fn from_map<T: DeserializeOwned>(document: Map<String, Value>) -> Result<T> {
-    let error = match serde_json::from_value(Value::Object(document.clone())) {
+    // Not from a copy: a filter may list a million values.
+    let error = match T::deserialize(&document) {
         Ok(options) => return Ok(options),
         Err(error) => error.to_string(),
     };

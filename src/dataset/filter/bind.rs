@@ -3,6 +3,7 @@
 use arrow::datatypes::{DataType, Field, Fields, SchemaRef};
 
 use super::literal::{Place, Point, Spot, Wrong};
+use super::members::{Member, Members};
 use super::node::{Literal, Node, OPTION, Op};
 use super::split::Split;
 use crate::error::{Error, Result};
@@ -58,11 +59,11 @@ pub(super) enum Test {
     Split(Split),
 }
 
-/// A comparison, or membership in a sorted list. Floats compare as IEEE 754 says: nothing equals NaN, and -0 equals 0.
+/// A comparison, or membership in a list. Floats compare as IEEE 754 says: nothing equals NaN, and -0 equals 0.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Match<V> {
     Compare(Op, V),
-    In(Vec<V>),
+    In(Members<V>),
 }
 
 impl Bound {
@@ -249,25 +250,18 @@ impl Test {
             }
         }
         if !wholes.is_empty() {
-            Self::Whole(Match::list(wholes))
+            Self::Whole(Match::In(Members::new(wholes)))
         } else if !floats.is_empty() {
-            Self::Float(Match::list(floats))
+            Self::Float(Match::In(Members::new(floats)))
         } else if !bytes.is_empty() {
-            Self::Bytes(Match::list(bytes))
+            Self::Bytes(Match::In(Members::new(bytes)))
         } else {
             Self::Constant(false)
         }
     }
 }
 
-impl<V: PartialOrd> Match<V> {
-    /// Literals are never NaN, so they have an order.
-    fn list(mut values: Vec<V>) -> Self {
-        values.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-        values.dedup_by(|a, b| a == b);
-        Self::In(values)
-    }
-
+impl<V: Member> Match<V> {
     /// Returns true if `value` passes.
     pub(super) fn holds(&self, value: &V) -> bool {
         match self {
@@ -277,10 +271,7 @@ impl<V: PartialOrd> Match<V> {
             Self::Compare(Op::Le, literal) => value <= literal,
             Self::Compare(Op::Gt, literal) => value > literal,
             Self::Compare(Op::Ge, literal) => value >= literal,
-            Self::In(values) => {
-                let at = values.partition_point(|member| member < value);
-                values.get(at).is_some_and(|member| member == value)
-            }
+            Self::In(members) => members.contains(value),
         }
     }
 }
@@ -444,7 +435,7 @@ mod tests {
         assert_eq!(test("u < 2.5"), Test::Whole(Match::Compare(Op::Le, 2)));
         assert_eq!(test("u > 254.5"), Test::Whole(Match::Compare(Op::Ge, 255)));
         assert_eq!(test("u > 255.5"), Test::Constant(false));
-        assert_eq!(test("u in (3, 1, 3.0, 2.5, 1e30)"), Test::Whole(Match::In(vec![1, 3])));
+        assert_eq!(test("u in (3, 1, 3.0, 2.5, 1e30)"), Test::Whole(Match::In(Members::new(vec![1, 3]))));
         assert_eq!(test("price <= 0.105"), Test::Whole(Match::Compare(Op::Le, 10)));
         assert_eq!(test("price = '1.10'"), Test::Whole(Match::Compare(Op::Eq, 110)));
     }

@@ -260,7 +260,9 @@ impl Match<i128> {
                 let literal = T::Native::try_from(*literal).ok()?;
                 mask(values.len(), *op, &literal, |row| values[row])
             }
-            Self::In(_) => BooleanBuffer::collect_bool(values.len(), |row| self.holds(&values[row].into())),
+            Self::In(members) => {
+                BooleanBuffer::collect_bool(values.len(), |row| members.contains::<i128>(&values[row].into()))
+            }
         })
     }
 }
@@ -293,7 +295,7 @@ impl Match<f64> {
     fn on_each(&self, rows: usize, value: impl Fn(usize) -> f64) -> BooleanBuffer {
         match self {
             Self::Compare(op, literal) => mask(rows, *op, literal, value),
-            Self::In(_) => BooleanBuffer::collect_bool(rows, |row| self.holds(&value(row))),
+            Self::In(members) => BooleanBuffer::collect_bool(rows, |row| members.contains(&value(row))),
         }
     }
 }
@@ -324,10 +326,7 @@ impl Match<Vec<u8>> {
         };
         match self {
             Self::Compare(op, literal) => mask(array.len(), *op, &literal.as_slice(), value),
-            Self::In(members) => BooleanBuffer::collect_bool(array.len(), |row| {
-                let value = value(row);
-                members.binary_search_by(|member| member.as_slice().cmp(value)).is_ok()
-            }),
+            Self::In(members) => BooleanBuffer::collect_bool(array.len(), |row| members.contains(value(row))),
         }
     }
 }

@@ -13,6 +13,7 @@ mod facts;
 mod given;
 mod lex;
 mod literal;
+mod members;
 mod node;
 mod parse;
 mod prune;
