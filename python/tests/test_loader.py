@@ -489,6 +489,21 @@ def test_a_bad_row_is_an_error_with_its_place_or_an_entry(
         assert zeroing.ledger()["zeroed"] == 1
 
 
+def test_of_many_bad_rows_the_log_has_the_first_and_their_number(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "nulls.parquet"
+    pq.write_table(pa.table({"x": pa.array([None if row % 2 else row for row in range(1000)])}), path)
+    with Loader(path, batch_size=100, shuffle=False, bad_rows="zero") as loader:
+        assert sum(len(batch["x"]) for batch in loader) == 1000
+        assert loader.ledger()["zeroed"] == 500
+    logged = [record.getMessage() for record in caplog.records if record.name == "bowstring"]
+    assert sum(message.startswith("bad row row_id=") for message in logged) == 10
+    counts = [message for message in logged if message.startswith("bad rows ")]
+    assert [int(message.partition("rows=")[2].split()[0]) for message in counts] == [16, 32, 64, 128, 256, 500]
+    assert counts[-1] == "bad rows by the end of the pass rows=500 column=x"
+
+
 def test_events_are_logged_if_the_logger_is_enabled_for_them(
     photos: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -163,6 +163,7 @@ impl Engine {
             }
             Ok(None) => {
                 self.time.leaves();
+                self.job.ledger.end_pass();
                 Ok(Next::End)
             }
         }

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use super::cause::Cause;
 use super::groups::Slot;
 use super::job::{Job, closed};
-use super::ledger::Entry;
 use super::reader_state::Work;
 use super::trail::Trail;
 use super::window::ByName;
-use crate::codec::{BadRow, RowGroupBlock, Rows};
+use crate::codec::{RowGroupBlock, Rows};
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::plan::{Order, RowRef, Share, random};
@@ -109,7 +108,7 @@ fn gather(
     };
     let (batch, bad) = job.sources[0].maker.assemble(&request, reservation)?;
     if !bad.is_empty() {
-        job.ledger.record(bad.into_iter().map(|bad| entry(&batch, bad)));
+        job.ledger.record((batch.epoch, batch.step), bad);
     }
     job.counters.copied.fetch_add(job.sources[0].maker.copied_bytes(&batch) as u64, Ordering::Relaxed);
     job.counters.batch.done(batch.bytes() as u64, started.elapsed());
@@ -157,15 +156,4 @@ fn pick(job: &Job, rows: &[RowRef], found: &ByName<'_>) -> Result<Picked> {
         names.push(slot.name());
     }
     Ok(Picked { rows: picked, cells, names, lent })
-}
-
-fn entry(batch: &Batch, bad: BadRow) -> Entry {
-    Entry {
-        epoch: batch.epoch,
-        step: batch.step,
-        row_id: bad.row_id,
-        column: bad.column.to_string(),
-        error: bad.error.chain(),
-        replaced_by: bad.replaced_by,
-    }
 }
