@@ -25,6 +25,7 @@ pub struct ColumnOptions {
     /// Treatment of nulls: one policy for all columns, or one per column (`*`: all others).
     pub nulls: PerColumn<Nulls>,
     /// Delivery of lists of varying length: one policy for all columns, or one per column.
+    #[serde(deserialize_with = "lists")]
     pub lists: PerColumn<Lists>,
     /// Groups of columns delivered as one matrix each. Their columns are not delivered on their own.
     pub pack: Vec<Pack>,
@@ -48,11 +49,11 @@ impl ColumnOptions {
     /// The image options of a delivered column called `name` that is decoded on the CPU, if they do not give a size.
     pub(crate) fn image_without_size(&self, name: &str) -> Option<&ImageOptions> {
         let means = |patterns: &[String]| patterns.iter().any(|pattern| select::means(pattern, name));
-        let delivered =
-            (self.columns.is_empty() || means(&self.columns)) && !means(&self.exclude) && !means(&self.arrow);
         let (image, exactly) = select::lookup(&self.images, name)?;
+        let delivered =
+            || (self.columns.is_empty() || means(&self.columns)) && !means(&self.exclude) && !means(&self.arrow);
         // A pattern may match columns that hold no images.
-        (delivered && exactly && image.size.is_none() && image.decoder == Decoder::Cpu).then_some(image)
+        (exactly && image.size.is_none() && image.decoder == Decoder::Cpu && delivered()).then_some(image)
     }
 
     /// Returns true if any option names something below the column called `name`.
@@ -112,6 +113,22 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for PerColumn<T> {
             }
             (Err(error), _) => Err(D::Error::custom(error)),
         }
+    }
+}
+
+/// Reads the option `lists`. Words that need more are refused here: a reader of enums says nothing of what is missing.
+fn lists<'de, D: Deserializer<'de>>(from: D) -> Result<PerColumn<Lists>, D::Error> {
+    let given = serde_json::Value::deserialize(from)?;
+    let each = given.as_object().into_iter().flat_map(serde_json::Map::values);
+    let mut words = std::iter::once(&given).chain(each).filter_map(serde_json::Value::as_str);
+    let lacking = words.find_map(|word| match word {
+        "padded" | "cut" => Some(format!("{word:?} needs a length: {{{word:?}: {{\"length\": 128}}}}")),
+        "vector" => Some(format!("{word:?} needs a length: {{{word:?}: 128}}")),
+        _ => None,
+    });
+    match lacking {
+        Some(lacking) => Err(D::Error::custom(lacking)),
+        None => PerColumn::deserialize(given).map_err(D::Error::custom),
     }
 }
 
@@ -313,6 +330,11 @@ mod tests {
         assert!(error(r#"{"nulls": {"age": "maks"}}"#).contains("\"maks\" is neither"));
         assert!(error(r#"{"nulls": {"age": {"fil": 1}}}"#).contains("nor {\"fill\": value}"));
         assert!(error(r#"{"lists": {"l": "raged"}}"#).contains("unknown variant `raged`"));
+        assert!(error(r#"{"lists": "raged"}"#).contains("unknown variant `raged`"));
+        let padded = r#""padded" needs a length: {"padded": {"length": 128}}"#;
+        assert!(error(r#"{"lists": "padded"}"#).starts_with(padded));
+        assert!(error(r#"{"lists": {"a": "ragged", "b": "padded"}}"#).starts_with(padded));
+        assert!(error(r#"{"lists": {"v": "vector"}}"#).starts_with(r#""vector" needs a length: {"vector": 128}"#));
         assert!(serde_json::from_str::<ColumnOptions>(r#"{"column": []}"#).is_err());
     }
 }
