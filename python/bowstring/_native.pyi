@@ -189,7 +189,7 @@ class Loader:
     def begin(
         self,
         convert: Callable[[dict[str, Tensor | ArrowArray]], Any],
-        buffers: Buffers | None = None,
+        buffers: Callable[[], Buffers] | None = None,
         stream: Callable[[], Any] | None = None,
         *,
         ended: Callable[[], object] | None = None,
@@ -197,7 +197,10 @@ class Loader:
     def next(self, convert: Callable[[dict[str, Tensor | ArrowArray]], _T]) -> _T | None: ...
     def peek(self, convert: Callable[[dict[str, Tensor | ArrowArray]], _T]) -> _T | None: ...
     def next_into(
-        self, buffers: Buffers, stream: Callable[[], Any], convert: Callable[[dict[str, Tensor | ArrowArray]], _T]
+        self,
+        buffers: Callable[[], Buffers],
+        stream: Callable[[], Any],
+        convert: Callable[[dict[str, Tensor | ArrowArray]], _T],
     ) -> _T | None: ...
     @property
     def device(self) -> str: ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Typ
 from bowstring import _native, display, ranks
 from bowstring.arrays import arrow, objects
 from bowstring.batch import Batch, Layout
+from bowstring.buffers import Buffers
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.credentials import CredentialProvider, provider
-from bowstring.errors import ConfigError, Error, MismatchError, NotFoundError, UnsupportedError
+from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
 from bowstring.filesystem import through
 from bowstring.options import NAMES, Filter, Url, document, plain, urls_of
 from bowstring.ranges import MOST, shown, whole
@@ -81,16 +81,6 @@ def _without_secrets(url: str) -> str:
     host = f"***@{authority.rpartition('@')[2]}" if "@" in authority else authority
     path, query, _ = rest[len(authority) :].partition("?")
     return f"{scheme}://{host}{path}{'?***' if query else ''}"
-
-
-def _unfit(tensor: Any) -> str | None:
-    """The state of a tensor of torch that a copy into its memory would not fill, and that DLPack does not tell of."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(tensor, torch.Tensor):
-        return None
-    if tensor.is_neg():
-        return "one that shows what is in memory negated; give a tensor of its own, such as tensor.resolve_neg()"
-    return None
 
 
 class BaseLoader(ABC, Generic[A]):
@@ -364,7 +354,8 @@ class BaseLoader(ABC, Generic[A]):
 
         In a batch, the columns in ``buffers`` are your own tensors; all others come as usual. A batch counts as yielded once it is
         copied. A column that does not fit is an error before anything is written, and loses no batch. The last batch of an epoch
-        fits if it has as many rows as the others: open the loader with ``tail="pad"``, ``"repeat"`` or ``"drop"``.
+        fits if it has as many rows as the others: open the loader with ``tail="pad"``, ``"repeat"`` or ``"drop"``. Each batch is
+        written where the tensors' memory is then: between two steps it may move, as ``share_memory_`` moves it.
 
         :param buffers: column -> a row-major tensor of the column's own type and shape that may be written: of torch, NumPy, CuPy,
             or anything else with ``__dlpack__``. For a loader on the CPU in host memory, page-locked or not; on a GPU there.
@@ -372,30 +363,24 @@ class BaseLoader(ABC, Generic[A]):
             ``__cuda_stream__``): the copy is queued there, without waiting. With ``-1`` it is done when this returns, and the
             tensors must not be used until then. The default is the legacy default stream, for torch the current one.
         """
-        targets, on, filled = self._into(buffers, stream)
-        return self._pass(filled, targets, on)
+        static, on, filled = self._into(buffers, stream)
+        return self._pass(filled, static, on)
 
     def _into(
         self, buffers: Mapping[str, Any], stream: Any
-    ) -> tuple[
-        _native.Buffers, Callable[[], Any], Callable[[dict[str, _native.Tensor | _native.ArrowArray]], dict[str, Any]]
-    ]:
+    ) -> tuple[Buffers, Callable[[], Any], Callable[[dict[str, _native.Tensor | _native.ArrowArray]], dict[str, Any]]]:
         given = dict(buffers)
         if stream is not None and self.device == "cpu":
             raise ConfigError("option stream: batches are in host memory, so it must be None", option="stream")
-        targets = _native.Buffers(given)
-        for name, tensor in given.items():
-            found = _unfit(tensor)
-            if found is not None:
-                raise MismatchError(
-                    f"the tensor for column {name}: expected a tensor that may be written, found {found}"
-                )
+        static = Buffers(given)
+        # What cannot be filled is an error before a pass begins.
+        static()
 
         def filled(columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, Any]:
             rest = self._batch({name: value for name, value in columns.items() if name not in given})
             return {name: given[name] if name in given else rest[name] for name in columns}
 
-        return targets, self._stream if stream is None else lambda: stream, filled
+        return static, self._stream if stream is None else lambda: stream, filled
 
     def _stream(self) -> Any:
         """The stream on which a consumer that names none uses tensors of a GPU, as in DLPack."""

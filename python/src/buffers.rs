@@ -1,6 +1,8 @@
 //! `bowstring._native.Buffers`: tensors allocated by the caller and described by their DLPack capsules, to be filled with batches.
 //!
-//! A capsule is kept, not consumed: it owns the caller's memory until it is dropped, when its own destructor releases the memory.
+//! A capsule is kept, not consumed: its own destructor releases the caller's tensor. It says where the memory is when it is made, and
+//! does not hold it there: `resize_`, `share_memory_` and a queue of processes move that of torch's tensors. So `buffers.py` makes buffers
+//! anew once a tensor differs from what they describe.
 
 #![expect(unsafe_code, reason = "a C ABI; what a capsule promises is stated at each use")]
 
@@ -25,7 +27,7 @@ const CUDA_HOST: i32 = 3;
 pub(crate) struct PyBuffers {
     // Declared first, dropped first.
     targets: Targets,
-    /// They own the memory that the targets write to.
+    /// They hold the tensors whose memory the targets write to.
     _capsules: Vec<Py<PyAny>>,
 }
 
@@ -137,8 +139,9 @@ fn target(column: &str, tensor: &DlTensor, writable: bool) -> Result<Target> {
         return Err(unfit(column, "a tensor with memory", "one without memory".to_owned(), ""));
     }
     match (tensor.device.kind, u32::try_from(tensor.device.id)) {
-        // SAFETY: the exporter says that so many bytes at `at` are the host's and may be written, for as long as its capsule lives, which
-        // is longer than the target; the caller gave them to be written.
+        // SAFETY: the exporter says that so many bytes at `at` are the host's and may be written. Its capsule, which outlives the target,
+        // keeps them, unless the caller moves them; the target is used only while `buffers.py` finds them where they were. The caller gave
+        // them to be written.
         (dlpack::CPU | CUDA_HOST, _) => unsafe { Target::on_host(column, dtype, shape, at) },
         (dlpack::CUDA, Ok(ordinal)) => {
             // SAFETY: as above, on a GPU; the caller says on which stream they are used.

@@ -84,8 +84,8 @@ pub(crate) struct PyPass {
     loader: Py<PyLoader>,
     pass: Pass,
     convert: Py<PyAny>,
-    /// Tensors of the caller, and the callable that names the stream they are used on.
-    into: Option<(Py<PyBuffers>, Py<PyAny>)>,
+    /// The callables that describe tensors of the caller, and name the stream they are used on.
+    into: Option<(Py<PyAny>, Py<PyAny>)>,
     /// True once its end was reported, which is final.
     ended: AtomicBool,
     /// Called at its end, after an error, and when it is dropped.
@@ -109,7 +109,7 @@ impl PyPass {
         let next = match &self.into {
             None => loader.next_by(py, take, put_back, |batch| taken(convert, batch)),
             Some((buffers, stream)) => {
-                let filled = |batch: &_| loader.filled(buffers.get(), stream.bind(py), convert, batch);
+                let filled = |batch: &_| loader.filled(buffers.bind(py), stream.bind(py), convert, batch);
                 loader.next_by(py, take, put_back, filled)
             }
         };
@@ -213,7 +213,7 @@ impl PyLoader {
 
     fn filled<'py>(
         &self,
-        buffers: &PyBuffers,
+        buffers: &Bound<'py, PyAny>,
         stream: &Bound<'py, PyAny>,
         convert: &Bound<'py, PyAny>,
         batch: &AnyBatch,
@@ -224,7 +224,10 @@ impl PyLoader {
             AnyBatch::Host(_) => Consumer::Unordered,
             AnyBatch::Device(_) => consumer(Some(&stream.call0()?).filter(|stream| !stream.is_none()))?,
         };
-        self.0.with(convert.py(), |loader| loader.fill(batch, buffers.targets(), consumer))?;
+        // Described for this batch, right before it: the memory of the tensors may have moved since the last one.
+        let buffers = buffers.call0()?.cast_into::<PyBuffers>()?;
+        let targets = buffers.get().targets();
+        self.0.with(convert.py(), |loader| loader.fill(batch, targets, consumer))?;
         Ok(converted)
     }
 }
@@ -259,15 +262,16 @@ impl PyLoader {
         Ok(Self(Shared::new(loader), InHand::default()))
     }
 
-    /// Begins a pass, and ends the one before. Its batches are the results of `convert` on their columns, also copied into `buffers` if
-    /// given; on a GPU on the stream that `stream` returns, as in `Tensor.__dlpack__`. `ended` is called when the pass is over, or left.
+    /// Begins a pass, and ends the one before. Its batches are the results of `convert` on their columns, each also copied into the
+    /// `Buffers` that `buffers` returns then; on a GPU on the stream that `stream` returns, as in `Tensor.__dlpack__`. `ended` is called
+    /// when the pass is over, or left.
     ///
     /// No exception, Ctrl-C above all, costs a batch: one that was not converted is delivered again.
     #[pyo3(signature = (convert, buffers=None, stream=None, *, ended=None))]
     fn begin(
         slf: &Bound<'_, Self>,
         convert: Py<PyAny>,
-        buffers: Option<Py<PyBuffers>>,
+        buffers: Option<Py<PyAny>>,
         stream: Option<Py<PyAny>>,
         ended: Option<Py<PyAny>>,
     ) -> PyResult<PyPass> {
@@ -282,10 +286,10 @@ impl PyLoader {
         self.next_by(convert.py(), Loader::next_within, Loader::put_back, |batch| taken(convert, batch))
     }
 
-    /// As `next`, with the batch copied into `buffers` too.
+    /// As `next`, with the batch copied into the `Buffers` that `buffers` returns too.
     fn next_into<'py>(
         &self,
-        buffers: &PyBuffers,
+        buffers: &Bound<'py, PyAny>,
         stream: &Bound<'py, PyAny>,
         convert: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {

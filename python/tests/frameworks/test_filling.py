@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import bowstring
@@ -75,6 +76,63 @@ def test_every_type_and_views_of_larger_tensors(dtype: str, numbers: pathlib.Pat
         assert torch.equal(whole[1], mine[name])
         assert not whole[0].any()
         assert not whole[2].any()
+
+
+def renewed(tensor: torch.Tensor) -> None:
+    storage = tensor.untyped_storage()
+    size = storage.nbytes()
+    storage.resize_(0)
+    storage.resize_(size)
+
+
+def regrown(array: Any) -> None:
+    size = array.size
+    array.resize(1_000_000, refcheck=False)
+    array.resize(size, refcheck=False)
+
+
+MOVES: dict[str, tuple[type[Any], Callable[[Any], object]]] = {
+    "set_": (bowstring.torch.DataLoader, lambda tensor: tensor.set_(torch.full((16,), -1.0))),
+    "share_memory_": (bowstring.torch.DataLoader, lambda tensor: tensor.share_memory_()),
+    "storage.resize_": (bowstring.torch.DataLoader, renewed),
+    "numpy": (bowstring.Loader, regrown),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_memory_that_moves_between_two_steps_is_filled_where_it_is(move: str, numbers: pathlib.Path) -> None:
+    loader, moves = MOVES[move]
+    static = empty(loader, 16, "float32")
+    for mine, batch in zip(loader(numbers, **OPTIONS), loader(numbers, **OPTIONS).into({"x": static}), strict=True):
+        assert batch["x"] is static
+        assert static.tolist() == mine["x"].tolist()
+        moves(static)
+
+
+def test_a_tensor_that_ceases_to_fit_costs_no_batch(numbers: pathlib.Path) -> None:
+    want = [batch["x"].tolist() for batch in bowstring.Loader(numbers, **OPTIONS)]
+    static = torch.zeros(16)
+    batches = bowstring.torch.DataLoader(numbers, **OPTIONS).into({"x": static})
+    assert next(batches)["x"].tolist() == want[0]
+    static.resize_(8)
+    with pytest.raises(bowstring.MismatchError, match=r"found float32 \[8\]"):
+        next(batches)
+    static.resize_(16)
+    assert next(batches)["x"].tolist() == want[1]
+    static.untyped_storage().resize_(40)
+    with pytest.raises(bowstring.MismatchError, match="40 bytes where its values take 64"):
+        next(batches)
+    static.untyped_storage().resize_(64)
+    assert next(batches)["x"].tolist() == want[2]
+    array = np.zeros(16, np.float32)
+    batches = bowstring.Loader(numbers, **OPTIONS).into({"x": array})
+    assert next(batches)["x"].tolist() == want[0]
+    array.setflags(write=False)
+    with pytest.raises(bowstring.MismatchError, match="written"):
+        next(batches)
+    assert array.tolist() == want[0]
+    array.setflags(write=True)
+    assert next(batches)["x"].tolist() == want[1]
 
 
 def test_unsuitable_tensors_cost_no_batch_and_are_not_written(numbers: pathlib.Path) -> None:
