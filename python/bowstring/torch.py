@@ -18,7 +18,7 @@ from bowstring.arrays import torch_stream
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, RemoteError
 from bowstring.index import index
-from bowstring.midstep import in_midstep
+from bowstring.midstep import trained_on
 from bowstring.options import Url
 from bowstring.steps import Batches, Steps, no_random_split, no_rows_by_number, only
 from bowstring.underway import Underway, watched
@@ -82,10 +82,9 @@ class DataLoader(BaseLoader[Any]):
         return super().__len__()
 
     def state_dict(self) -> dict[str, Any]:
+        at = trained_on(self._native)
         # Always with ``left``: torch's distributed checkpoints load only states of the keys that the loader's own has.
-        state = {"left": [], **super().state_dict()}
-        # The batch of a step that is not done is trained on again.
-        return {**state, "step": state["step"] - 1} if state["step"] and in_midstep() else state
+        return {"left": [], **(super().state_dict() if at is None else self._native.state_at(*at))}
 
     state_dict.__doc__ = BaseLoader.state_dict.__doc__
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import bowstring
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -116,20 +118,29 @@ def test_plain_loaders(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
 
 class Several(pl.LightningModule):
-    """Records what each training and validation loader gave, and fails at a step before it has trained on it."""
+    """Records what each training and validation loader gave, and fails before it has trained on one: in the step, or in a hook."""
 
-    def __init__(self, fails: int | None = None) -> None:
+    def __init__(self, fails: int | None = None, hook: str = "training_step") -> None:
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
         self.seen: list[Any] = []
         self.validated: dict[int, list[int]] = {}
         self.fails = fails
+        self.hook = hook
+
+    def reach(self, hook: str) -> None:
+        if hook == self.hook and len(self.seen) == self.fails:
+            raise KeyError("the step")
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.reach("on_after_batch_transfer")
+        return batch
 
     def training_step(self, batch: Any, index: int) -> Any:
-        if len(self.seen) == self.fails:
-            raise KeyError("the step")
+        self.reach("training_step")
         parts = batch.values() if "id" not in batch else [batch]
-        self.seen.append([part["id"].tolist() for part in parts])
+        # A loader that is over gives nothing in the mode max_size.
+        self.seen.append([None if part is None else part["id"].tolist() for part in parts])
         return self.layer(torch.ones(1, 1)).mean()
 
     def validation_step(self, batch: Any, index: int, dataloader_idx: int = 0) -> None:
@@ -139,7 +150,7 @@ class Several(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), 1e-4)
 
 
-@pytest.mark.parametrize("kind", ["module", "plain", "max_size_cycle", "min_size"])
+@pytest.mark.parametrize("kind", ["module", "plain", "max_size_cycle", "min_size", "max_size"])
 def test_a_checkpoint_on_an_exception_resumes_with_the_batch_of_that_step(
     kind: str, kinds: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -165,7 +176,33 @@ def test_a_checkpoint_on_an_exception_resumes_with_the_batch_of_that_step(
         assert rest.seen == whole.seen[fails:], fails
 
 
-@pytest.mark.parametrize("mode", ["max_size_cycle", "min_size"])
+@pytest.mark.parametrize("fails", [0, 5, 12, 13])
+def test_a_batch_whose_transfer_fails_is_the_next_one(fails: int, kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    want = [[step] for step in expected(kinds, epochs=2)]
+    saved = OnExceptionCheckpoint(tmp_path, f"{fails}")
+    first, rest = Several(fails, "on_after_batch_transfer"), Several()
+    with pytest.raises(KeyError, match="the step"):
+        trainer(tmp_path, max_epochs=2, callbacks=[saved]).fit(first, module(kinds))
+    trainer(tmp_path, max_epochs=2).fit(rest, module(kinds), ckpt_path=saved.ckpt_path)
+    assert (first.seen, rest.seen) == (want[:fails], want[fails:])
+
+
+def test_an_exception_in_the_last_step_under_even(tmp_path: pathlib.Path) -> None:
+    # 13 rows for 4 ranks: 3 steps, the last one of 5 rows; a world of one rank has 4.
+    pq.write_table(pa.table({"id": range(13)}), tmp_path / "13.parquet")
+
+    def loader() -> DataLoader:
+        return DataLoader(tmp_path / "13.parquet", batch_size=1, shuffle=False, tail="even", rank=0, world_size=4)
+
+    saved = OnExceptionCheckpoint(tmp_path, "last")
+    first, rest = Several(2), Several()
+    with pytest.raises(KeyError, match="the step"):
+        trainer(tmp_path, max_epochs=1, callbacks=[saved]).fit(first, loader())
+    trainer(tmp_path, max_epochs=1).fit(rest, loader(), ckpt_path=saved.ckpt_path)
+    assert first.seen + rest.seen == [[[0]], [[4]], [[8, 9]]]
+
+
+@pytest.mark.parametrize("mode", ["max_size_cycle", "min_size", "max_size"])
 def test_each_of_several_loaders_has_a_state_of_its_own(mode: str, kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
     def data() -> dict[str, Any]:
         one, other = (DataLoader(kinds, batch_size=size, columns=["id"], seed=size) for size in (8, 14))
