@@ -19,7 +19,7 @@ from bowstring.underway import Underway
 if TYPE_CHECKING:
     from bowstring.torch import DataLoader
 
-__all__ = ["Batches", "Step", "Steps", "no_random_split", "no_rows_by_number", "only"]
+__all__ = ["Batches", "Step", "Steps", "no_random_split", "no_rows_by_number", "only", "shared_again"]
 
 
 def no_rows_by_number(name: str) -> NoReturn:
@@ -35,6 +35,13 @@ def no_random_split(name: str) -> None:
     """For ``__len__`` of ``name``, the only method that ``random_split`` calls: its parts would fail when a row is taken."""
     if sys._getframe(2).f_code is random_split.__code__:
         no_rows_by_number(name)
+
+
+def shared_again() -> NoReturn:
+    """The error for a caller that would share one rank's batches among all ranks."""
+    problem = "batches are this rank's own already, and would be shared among the ranks again"
+    hint = "hand a bowstring.torch.DataLoader to Accelerator.prepare or Accelerator.prepare_data_loader, which leave it as it is"
+    raise ConfigError(f"option world_size: {problem}; {hint}", option="world_size")
 
 
 class Step(NamedTuple):
@@ -118,9 +125,7 @@ class Steps:
         :raises ConfigError: on one of several ranks, because the caller would divide this rank's rows among all.
         """
         if self._loader.world_size > 1:
-            problem = "batches are this rank's own already, and would be shared among the ranks again"
-            hint = "hand the loader to Accelerator.prepare or Accelerator.prepare_data_loader, which leave it as it is"
-            raise ConfigError(f"option world_size: {problem}; {hint}", option="world_size")
+            shared_again()
         return self._loader.batch_size
 
     @property

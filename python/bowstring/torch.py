@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -16,11 +17,11 @@ from torch.utils.dlpack import from_dlpack
 from bowstring import _native
 from bowstring.arrays import torch_stream
 from bowstring.base import BaseLoader
-from bowstring.errors import ConfigError, RemoteError
+from bowstring.errors import ConfigError, RemoteError, UnsupportedError
 from bowstring.index import index
 from bowstring.midstep import trained_on
 from bowstring.options import Url
-from bowstring.steps import Batches, Steps, no_random_split, no_rows_by_number, only
+from bowstring.steps import Batches, Steps, no_random_split, no_rows_by_number, only, shared_again
 from bowstring.underway import Underway, watched
 
 __all__ = ["DataLoader", "Dataset", "shared_index"]
@@ -75,6 +76,15 @@ class DataLoader(BaseLoader[Any]):
                 ranks,
                 ranks,
             )
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        # For a `torch.utils.data.DataLoader` around this one.
+        if isinstance(next(_callers(sys._getframe(1))), _BaseDatasetFetcher):
+            raise UnsupportedError(
+                "a bowstring.torch.DataLoader is no dataset of a torch.utils.data.DataLoader: loop over it instead; for code that "
+                "requires the latter use torch.utils.data.DataLoader(bowstring.torch.Dataset(url, batch_size=256), batch_size=None)"
+            )
+        no_rows_by_number("bowstring.torch.DataLoader")
 
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""
@@ -148,9 +158,11 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
                 "use torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)",
                 option="num_workers",
             )
-        fetcher = _caller(1)
-        if isinstance(fetcher, ChainDataset):  # as of `first + second`
-            fetcher = _caller(2)
+        if self.world_size > 1 and any(isinstance(one, _sharing()) for one in _callers(sys._getframe(1))):
+            shared_again()
+        # Behind the `__iter__` of a subclass, and of `first + second`.
+        callers = _callers(sys._getframe(1))
+        fetcher = next((one for one in callers if one is not self and not isinstance(one, ChainDataset)), None)
         if isinstance(fetcher, _BaseDatasetFetcher) and fetcher.auto_collation:
             # For any collate_fn.
             raise ConfigError(
@@ -162,9 +174,18 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
         return super().__iter__()
 
 
-def _caller(depth: int) -> Any:
-    """The object whose method called the caller, or called that method, and so on."""
-    return sys._getframe(depth + 1).f_locals.get("self")
+def _callers(frame: FrameType | None) -> Iterator[Any]:
+    """The object whose method ``frame`` is, the one whose method called it, and so on; None for a function."""
+    while frame is not None:
+        yield frame.f_locals.get("self")
+        frame = frame.f_back
+
+
+def _sharing() -> tuple[type[Any], ...]:
+    """Accelerate's classes that share batches of a dataset among the ranks, if it is imported."""
+    module = sys.modules.get("accelerate.data_loader")
+    names = ("DataLoaderDispatcher", "IterableDatasetShard")
+    return tuple(kind for name in names if (kind := getattr(module, name, None)) is not None)
 
 
 def shared_index(url: Url | Sequence[Url], group: Any = None, **options: Any) -> bytes:

@@ -77,6 +77,33 @@ def test_worker_processes_are_refused(numbers: pathlib.Path) -> None:
             next(iter(loader))
 
 
+class Checked(Dataset):
+    """A dataset of the user's."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in super().__iter__():
+            assert "id" in batch
+            yield batch
+
+
+def test_batches_of_a_subclass_are_not_stacked_either(numbers: pathlib.Path) -> None:
+    dataset = Checked(numbers, batch_size=10, columns=["id"])
+    for given in (dataset, dataset + Checked(numbers, batch_size=10, columns=["id"])):
+        with pytest.raises(bowstring.ConfigError, match="option batch_size"):
+            next(iter(torch.utils.data.DataLoader(given, batch_size=4)))
+    assert len(list(torch.utils.data.DataLoader(dataset, batch_size=None))) == 10
+
+
+def test_a_loader_inside_torchs_dataloader_is_refused(numbers: pathlib.Path) -> None:
+    loader = DataLoader(numbers, batch_size=10, columns=["id"])
+    for options in ({}, {"batch_size": 4, "shuffle": True}, {"batch_size": None}):
+        with pytest.raises(bowstring.UnsupportedError, match=r"bowstring\.torch\.Dataset\(url"):
+            next(iter(torch.utils.data.DataLoader(loader, **options)))
+    with pytest.raises(bowstring.UnsupportedError, match="split by a filter"):
+        torch.utils.data.Subset(loader, [0])[0]
+    assert len(list(loader)) == 10
+
+
 @pytest.mark.parametrize("tail", ["short", "pad", "repeat", "drop", "even"])
 def test_batches_of_unequal_ranks_are_told_once(
     numbers: pathlib.Path, caplog: pytest.LogCaptureFixture, tail: Any

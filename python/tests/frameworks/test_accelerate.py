@@ -8,7 +8,8 @@ from typing import Any
 
 import bowstring
 import pytest
-from bowstring.torch import DataLoader
+import torch
+from bowstring.torch import DataLoader, Dataset
 
 pytest.importorskip("accelerate")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -83,6 +84,22 @@ def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[
     with DataLoader(kinds, batch_size=16, columns=["id"], seed=3) as alone:
         dcp.load({"data": alone}, checkpoint_id=tmp_path / "dcp", no_dist=True)
         assert [batch["id"].tolist() for batch in alone] == want[4:7]
+
+
+@pytest.mark.parametrize("dispatched", [True, False])
+def test_a_rank_of_a_dataset_is_not_shared_again(dispatched: bool, kinds: pathlib.Path) -> None:
+    from accelerate.data_loader import IterableDatasetShard, prepare_data_loader
+
+    def prepared(world: int) -> Any:
+        dataset = Dataset(kinds, batch_size=8, columns=["id"], rank=0, world_size=world)
+        if dispatched:
+            torchs = torch.utils.data.DataLoader(dataset, batch_size=None)
+            return prepare_data_loader(torchs, num_processes=1, process_index=0, put_on_device=True)
+        return torch.utils.data.DataLoader(IterableDatasetShard(dataset), batch_size=None)
+
+    assert len(list(prepared(1))) == 13
+    with pytest.raises(bowstring.ConfigError, match="shared among the ranks again"):
+        next(iter(prepared(2)))
 
 
 def test_a_distributed_checkpoint_loads_after_a_pass_was_left(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
