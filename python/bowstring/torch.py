@@ -160,9 +160,9 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
             )
         if self.world_size > 1 and any(isinstance(one, _sharing()) for one in _callers(sys._getframe(1))):
             shared_again()
-        # Behind the `__iter__` of a subclass, and of `first + second`.
+        # As of `first + second`. A subclass may yield rows, for torch to stack.
         callers = _callers(sys._getframe(1))
-        fetcher = next((one for one in callers if one is not self and not isinstance(one, ChainDataset)), None)
+        fetcher = next((one for one in callers if not isinstance(one, ChainDataset)), None)
         if isinstance(fetcher, _BaseDatasetFetcher) and fetcher.auto_collation:
             # For any collate_fn.
             raise ConfigError(
