@@ -214,6 +214,7 @@ fn the_namespace_of_mounts_is_one_directory() {
     let mounts = Mounts::from_toml(&text, "mounts.toml").unwrap();
     let options = FileOptions { mounts: Some(MountSource::Given(Arc::new(mounts))), ..FileOptions::default() };
     let mounted = Mounted::new(FileSystem::new(options).unwrap(), "bow://", place.path(), TRUSTED).unwrap();
+    assert_eq!(fs::read(place.path().join("here/x#1.bin")).unwrap(), b"local", "before anything was listed");
     assert_eq!(names(place.path()), ["data", "here"]);
     assert_eq!(names(&place.path().join("data")), ["models"]);
     assert_eq!(names(&place.path().join("data/models")), ["a%20b.bin"]);

@@ -59,8 +59,10 @@ fn held<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The address of `name` in the directory at `url`, which the store has not told.
 fn below(url: &str, name: &str) -> String {
-    let name = if url.contains("://") { escaped(name) } else { name.to_owned() };
-    format!("{}/{name}", url.trim_end_matches('/'))
+    let Some(colon) = url.find("://") else { return format!("{}/{name}", url.trim_end_matches('/')) };
+    let (directory, name) = (url.trim_end_matches('/'), escaped(name));
+    // A scheme alone, as in bow:// and hdfs:///, keeps its slashes.
+    if directory.len() <= colon + 1 { format!("{url}{name}") } else { format!("{directory}/{name}") }
 }
 
 /// The last name of an address, as a file's name.
@@ -390,6 +392,9 @@ mod tests {
         }
         assert_eq!(below("s3://bucket/", "a#b"), "s3://bucket/a%23b");
         assert_eq!(below("/srv", "a#b"), "/srv/a#b");
+        assert_eq!(below("/", "a"), "/a");
+        assert_eq!((below("bow://", "a"), below("bow://a/", "b")), ("bow://a".to_owned(), "bow://a/b".to_owned()));
+        assert_eq!(below("hdfs:///", "a"), "hdfs:///a");
         assert_eq!(name_of("s3://bucket/d/"), "d");
     }
 }
