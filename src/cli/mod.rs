@@ -133,6 +133,7 @@ enum Verb {
 /// Runs the command line on `arguments`, which do not begin with the program's name, and returns the exit code. Needs a process of its
 /// own: it writes to the standard streams, catches Ctrl-C and SIGTERM if a verb ends with a partial result, and ends the process at the second one.
 pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    signals::outlive_limits();
     let name = std::iter::once(OsString::from("bowstring"));
     let mut command = Cli::command();
     let parsed = command.try_get_matches_from_mut(name.chain(arguments)).and_then(|matches| {

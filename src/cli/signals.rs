@@ -1,4 +1,4 @@
-//! Signals to a program that runs until it is told to end.
+//! Signals that tell a program to end, or to read its files again, or that would end it without a word.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -51,4 +51,13 @@ impl Signals {
 
 fn on(kind: SignalKind) -> Result<Signal> {
     signal(kind).map_err(|error| Error::Closed { why: format!("signals cannot be caught: {error}") })
+}
+
+/// Makes a write beyond a limit on the size of files (`ulimit -f`) fail, which otherwise ends the process without a word. If signals cannot be
+/// caught, it still does.
+pub(crate) fn outlive_limits() {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    let _within = runtime.enter();
+    // A signal that was caught once stays caught. Programs that are started from here have it as it was.
+    drop(signal(SignalKind::from_raw(libc::SIGXFSZ)));
 }

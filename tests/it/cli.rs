@@ -387,6 +387,16 @@ fn every_verb_has_a_man_page() {
 }
 
 #[test]
+fn a_limit_on_the_size_of_files_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 1; exec \"$0\" man \"$1\"", env!("CARGO_BIN_EXE_bowstring")]);
+    limited.arg(directory.path()).env_clear().stdin(Stdio::null());
+    let ran = ran(limited);
+    assert!(ran.code == 1 && ran.stderr.contains("cannot be written"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_closed_pipe_is_quiet() {
     let mut command = command(&["completions", "bash"]);
     // The reading end closes before anything is written.
