@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures::stream::StreamExt;
@@ -26,6 +27,9 @@ use super::saved::{self, Saved};
 use super::uploads::Uploads;
 use super::writer::Writer;
 use crate::error::{Error, Result};
+
+/// The beginnings of addresses whose stores have directories, and not only objects.
+const LEVELS: [&str; 3] = ["hdfs://", "viewfs://", "filesystem://"];
 
 /// Files that are read at once.
 const AT_ONCE: usize = 16;
@@ -170,8 +174,8 @@ impl FileSystem {
                         }
                     }
                 }
-                let Children { entries, is_marked } = children(&place, &path).await?;
-                if saved.beside(entries).is_empty() && !is_marked && !path.as_ref().is_empty() {
+                let is_there = is_directory(&place, &path).await?;
+                if !is_there && saved.beside(Vec::new()).is_empty() && !path.as_ref().is_empty() {
                     return Err(missing(&place.url(&path)));
                 }
                 Ok(Entry::directory(&place, path.as_ref()))
@@ -439,6 +443,27 @@ fn lists(place: &Place, path: &Path) -> Result<()> {
     Err(Error::unsupported(format!("listing {}", place.url(path)), hint))
 }
 
+/// Returns true if something is below `path`, or an empty object says that there is a directory.
+async fn is_directory(place: &Place, path: &Path) -> Result<bool> {
+    // A cluster, and a store of the user's own, have directories that nothing may be in but others: those are asked for what is right in one.
+    if place.lists && !LEVELS.iter().any(|scheme| place.prefix.starts_with(scheme)) {
+        // One page, or less: there may be any number.
+        let mut found = place.store.list(Some(path).filter(|path| !path.as_ref().is_empty()));
+        loop {
+            match found.next().await {
+                Some(Ok(meta)) if meta.size > 0 && meta.location == *path => {}
+                Some(Ok(_)) => return Ok(true),
+                None => return Ok(false),
+                // Deep below may be a key that no path can be.
+                Some(Err(object_store::Error::InvalidPath { .. })) => break,
+                Some(Err(error)) => return Err(place.failed("list", path, error)),
+            }
+        }
+    }
+    let found = children(place, path).await?;
+    Ok(found.is_marked || !found.entries.is_empty())
+}
+
 /// What is right below a path.
 #[derive(Debug, Default)]
 struct Children {
@@ -459,9 +484,25 @@ async fn children(place: &Place, path: &Path) -> Result<Children> {
         meta.location == *path || (meta.size == 0 && found.common_prefixes.contains(&meta.location))
     };
     let files = found.objects.iter().filter(|meta| !is_mark(meta)).map(|meta| Entry::file(place, meta));
-    let directories = found.common_prefixes.iter().map(|path| Entry::directory(place, path.as_ref()));
+    // Of a key that begins with a slash, the directory has no name, and would be this one.
+    let (named, nameless): (Vec<_>, Vec<_>) = found.common_prefixes.iter().partition(|below| *below != path);
+    if !nameless.is_empty() {
+        tell_nameless(place, path);
+    }
+    let directories = named.into_iter().map(|path| Entry::directory(place, path.as_ref()));
     let is_marked = found.objects.iter().any(|meta| meta.size == 0 && meta.location == *path);
     Ok(Children { entries: files.chain(directories).collect(), is_marked })
+}
+
+/// Says that keys below `path` have an empty part and are left out: once, since a directory is listed again and again.
+fn tell_nameless(place: &Place, path: &Path) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        let url = place.url(path);
+        tracing::warn!(
+            "{url} has keys with a slash too many, which no path leads to: they are left out of directories"
+        );
+    }
 }
 
 /// What is at `path` of this machine, under the address `name` if it has one.

@@ -600,3 +600,30 @@ fn a_background_needs_a_cache_on_a_disk_and_a_file_a_name() {
         assert!(matches!(error, Error::Config { option: "urls", .. }), "{error}");
     }
 }
+
+#[test]
+fn a_key_that_begins_with_a_slash_is_no_directory_within_itself() {
+    let rig = Rig::new();
+    let files = rig.files(false);
+    save(&files, "s3://bucket/plain", b"x", Upload::Wait).unwrap();
+    rig.store.be_nameless();
+    let listed = files.list("s3://bucket").unwrap();
+    assert_eq!(listed.iter().map(|entry| entry.url.as_str()).collect::<Vec<_>>(), ["s3://bucket/plain"]);
+}
+
+#[test]
+fn a_directory_is_looked_up_by_one_key_of_it() {
+    let rig = Rig::new();
+    let files = rig.files(false);
+    for number in 0..20 {
+        save(&files, &format!("s3://bucket/d/e/{number}"), b"x", Upload::Wait).unwrap();
+    }
+    for directory in ["s3://bucket/d", "s3://bucket/d/e", "s3://bucket/d/e/", "s3://bucket"] {
+        let before = rig.store.listed();
+        assert!(files.entry(directory).unwrap().is_directory());
+        assert_eq!(rig.store.listed() - before, 1, "{directory}");
+    }
+    assert!(matches!(files.entry("s3://bucket/d/f"), Err(Error::NotFound { .. })));
+    let found = files.list("s3://bucket/d/e").unwrap();
+    assert_eq!(found.len(), 20);
+}

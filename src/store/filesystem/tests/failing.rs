@@ -28,6 +28,8 @@ pub(super) struct Failing {
     paused: Arc<AtomicBool>,
     takes: AtomicUsize,
     reads: AtomicUsize,
+    listed: Arc<AtomicUsize>,
+    has_nameless: AtomicBool,
     parts: AtomicUsize,
     puts: Mutex<Vec<(Path, PutPayload, PutOptions)>>,
     loses: AtomicBool,
@@ -46,11 +48,23 @@ impl Failing {
             paused: Arc::default(),
             takes: AtomicUsize::new(usize::MAX),
             reads: AtomicUsize::new(0),
+            listed: Arc::default(),
+            has_nameless: AtomicBool::new(false),
             parts: AtomicUsize::new(0),
             puts: Mutex::default(),
             loses: AtomicBool::new(false),
             unended: Mutex::default(),
         }
+    }
+
+    /// From here on, has a key that begins with a slash, which a store in memory cannot hold: its directory has an empty name.
+    pub(super) fn be_nameless(&self) {
+        self.has_nameless.store(true, Ordering::SeqCst);
+    }
+
+    /// Objects that it has listed so far.
+    pub(super) fn listed(&self) -> usize {
+        self.listed.load(Ordering::SeqCst)
     }
 
     /// Whether each write fails.
@@ -195,11 +209,20 @@ impl ObjectStore for Failing {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
+        let listed = Arc::clone(&self.listed);
+        let count = move |_: &Result<ObjectMeta>| {
+            listed.fetch_add(1, Ordering::SeqCst);
+        };
+        self.inner.list(prefix).inspect(count).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
+        let mut found = self.inner.list_with_delimiter(prefix).await?;
+        self.listed.fetch_add(found.objects.len() + found.common_prefixes.len(), Ordering::SeqCst);
+        if prefix.is_none() && self.has_nameless.load(Ordering::SeqCst) {
+            found.common_prefixes.push(Path::default());
+        }
+        Ok(found)
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
