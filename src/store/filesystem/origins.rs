@@ -10,7 +10,7 @@ use super::super::access::Access;
 use super::super::address::Address;
 use super::super::cache::{Saves, Target};
 use super::super::found::Found;
-use super::super::mounts::{Resolved, is_mounted};
+use super::super::mounts::{KeptMounts, MountSource, Mounts, Resolved, is_mounted};
 use super::super::object::Object;
 use super::super::place::Place;
 use super::super::stamp::Stamp;
@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 pub(super) struct Origins {
     pub(super) options: FileOptions,
     known: Mutex<KnownStores>,
+    mounts: KeptMounts,
     pub(super) means: Arc<Means>,
 }
 
@@ -43,7 +44,7 @@ impl Origins {
     /// As [`Means::new`].
     pub(super) fn new(options: FileOptions) -> Result<Self> {
         let means = Arc::new(Means::new(options.cache.as_ref(), options.timeout)?);
-        Ok(Self { options, known: Mutex::default(), means })
+        Ok(Self { options, known: Mutex::default(), mounts: KeptMounts::default(), means })
     }
 
     /// Waits for `work` on `url`, until the timeout.
@@ -61,8 +62,10 @@ impl Origins {
         {
             return Ok(At::Here(path, None));
         }
+        let mounts = if is_mounted(url) { Some(MountSource::Given(self.mounts()?)) } else { None };
+        let access = self.access().with_mounts(mounts.as_ref());
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut stores = Stores::knowing(self.access(), std::mem::take(&mut *known))?;
+        let mut stores = Stores::knowing(access, std::mem::take(&mut *known))?;
         let found = stores.target(url).and_then(|(address, _)| match address {
             Address::Local(path) => Ok(At::Here(path, Some(url.trim_end_matches('/').to_owned()))),
             Address::Remote(_) => stores.place(url, "urls").map(|(place, path)| At::Store(place, path)),
@@ -83,10 +86,18 @@ impl Origins {
     }
 
     fn access(&self) -> Access<'_> {
-        let access = Access::from(&self.options.storage_options).with_mounts(self.options.mounts.as_ref());
+        let access = Access::from(&self.options.storage_options);
         #[cfg(feature = "cloud")]
         let access = access.with_credentials(self.options.credential_provider.as_ref());
         access
+    }
+
+    /// The mounts that there are.
+    ///
+    /// # Errors
+    /// As [`KeptMounts::of`].
+    fn mounts(&self) -> Result<Arc<Mounts>> {
+        self.mounts.of(self.options.mounts.as_ref())
     }
 
     /// The directory `url` above mounts, and what is right in it; none for any other address.
@@ -97,7 +108,7 @@ impl Origins {
         if !is_mounted(url) {
             return Ok(None);
         }
-        match Stores::new(self.access())?.mounts()?.resolve(url)? {
+        match self.mounts()?.resolve(url)? {
             Resolved::Above(above) if above.pattern.is_none() => {
                 let url = above.url();
                 let start = if above.directory.is_empty() { url.clone() } else { format!("{url}/") };

@@ -10,6 +10,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::super::cache::{self, CachePlace};
+use super::super::mounts::MountSource;
 use super::super::multipart::PartStore;
 use super::super::place::Place;
 use super::*;
@@ -626,4 +627,24 @@ fn a_directory_is_looked_up_by_one_key_of_it() {
     assert!(matches!(files.entry("s3://bucket/d/f"), Err(Error::NotFound { .. })));
     let found = files.list("s3://bucket/d/e").unwrap();
     assert_eq!(found.len(), 20);
+}
+
+#[test]
+fn mounts_stay_while_their_file_is_written() {
+    let (folder, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(data.path().join("x"), b"1234567").unwrap();
+    let file = folder.path().join("mounts.toml");
+    let text = |name: &str| format!("[mounts.{name}]\nurl = {:?}", data.path());
+    std::fs::write(&file, text("a")).unwrap();
+    let mounts = Some(MountSource::from(file.to_str().unwrap().to_owned()));
+    let files = FileSystem::new(FileOptions { mounts, ..FileOptions::default() }).unwrap();
+    assert_eq!(read(&files, "bow://a/x").unwrap(), b"1234567");
+    for half in ["", "[mounts.b]"] {
+        std::fs::write(&file, half).unwrap();
+        assert_eq!(read(&files, "bow://a/x").unwrap(), b"1234567");
+        assert_eq!(files.list("bow://").unwrap().len(), 1);
+    }
+    std::fs::write(&file, text("b")).unwrap();
+    assert!(matches!(read(&files, "bow://a/x"), Err(Error::NotFound { .. })));
+    assert_eq!(read(&files, "bow://b/x").unwrap(), b"1234567");
 }

@@ -10,11 +10,13 @@
 //! mount with them. No mount is inside another one: each address has one meaning, whatever else is mounted.
 
 mod file;
+mod kept;
 mod mount;
 mod name;
 mod source;
 mod table;
 
+pub(super) use kept::KeptMounts;
 pub use mount::Mount;
 pub(super) use name::START;
 pub(crate) use name::is_mounted;

@@ -74,8 +74,20 @@ impl Mounts {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn of_environment() -> Result<Option<Self>> {
-        let path = std::env::var(VARIABLE).ok().filter(|path| !path.is_empty());
-        path.map(|path| Self::read(&at_home(&path))).transpose()
+        named().map(|path| Self::read(&path)).transpose()
+    }
+
+    /// The file that the environment names.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if it names none.
+    pub(super) fn file_of_environment() -> Result<String> {
+        named().ok_or_else(|| {
+            let problem = format!(
+                "there are none for bow:// addresses: name a TOML file with [mounts.NAME] tables in the option mounts or in {VARIABLE}"
+            );
+            Error::config("mounts", problem)
+        })
     }
 
     /// Those of `source`, or else of the environment.
@@ -86,17 +98,14 @@ impl Mounts {
         match source {
             Some(MountSource::Given(mounts)) => Ok(Arc::clone(mounts)),
             Some(MountSource::File(path)) => Self::read(path).map(Arc::new),
-            None => {
-                let none = || {
-                    let problem = format!(
-                        "there are none for bow:// addresses: name a TOML file with [mounts.NAME] tables in the option mounts or in {VARIABLE}"
-                    );
-                    Error::config("mounts", problem)
-                };
-                Self::of_environment()?.map(Arc::new).ok_or_else(none)
-            }
+            None => Self::read(&Self::file_of_environment()?).map(Arc::new),
         }
     }
+}
+
+/// The file that the environment names.
+fn named() -> Option<String> {
+    std::env::var(VARIABLE).ok().filter(|path| !path.is_empty()).map(|path| at_home(&path))
 }
 
 #[cfg(test)]
