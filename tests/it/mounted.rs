@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bowstring::store::{FileOptions, FileSystem, MountSource, Mounted, Mounts};
 use bowstring::{Error, Loader};
@@ -159,8 +159,10 @@ fn an_open_file_stays_the_version_that_was_opened() {
         Ok(()) => assert!(begin == versions[0][2 << 20..(2 << 20) + 1000]),
         Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE)),
     }
-    drop(old);
+    assert_eq!(old.metadata().unwrap().len(), versions[0].len() as u64);
     server.remove("bucket/x.bin");
+    assert_eq!(old.metadata().unwrap().len(), versions[0].len() as u64);
+    drop(old);
     assert_eq!(fs::read(&path).unwrap_err().kind(), ErrorKind::NotFound);
     mounted.end().unwrap();
 }
@@ -226,6 +228,73 @@ fn the_namespace_of_mounts_is_one_directory() {
 }
 
 #[test]
+fn a_store_that_does_not_answer_holds_up_no_other() {
+    if cannot_mount() {
+        return;
+    }
+    let (slow, good, place) = (Server::start(), Server::start(), tempfile::tempdir().unwrap());
+    // Not fetched as they are opened.
+    let (readers, bytes) = (36, content((1 << 20) + 1, 1));
+    (0..readers).for_each(|number| slow.put(&format!("bucket/{number}"), bytes.clone(), PINNED));
+    good.put("bucket/x.bin", content(3000, 1), PINNED);
+    let mount = |name: &str, server: &Server| {
+        let options: Vec<_> =
+            server.storage_options().iter().map(|(key, value)| format!("{key} = {value:?}")).collect();
+        format!("[mounts.{name}]\nurl = \"s3://bucket\"\nstorage_options = {{ {} }}\n", options.join(", "))
+    };
+    let mounts = Mounts::from_toml(&(mount("slow", &slow) + &mount("good", &good)), "mounts.toml").unwrap();
+    let options = FileOptions { mounts: Some(MountSource::Given(Arc::new(mounts))), ..FileOptions::default() };
+    let mounted = Mounted::new(FileSystem::new(options).unwrap(), "bow://", place.path(), TRUSTED).unwrap();
+    assert_eq!(names(&place.path().join("slow")).len(), readers);
+    slow.requests();
+    slow.delay(Duration::from_secs(10));
+    std::thread::scope(|scope| {
+        let wait: Vec<_> = (0..readers)
+            .map(|number| {
+                let (path, bytes) = (place.path().join(format!("slow/{number}")), &bytes);
+                scope.spawn(move || {
+                    let mut begin = [0; 100];
+                    fs::File::open(path).unwrap().read_exact(&mut begin).unwrap();
+                    assert!(begin == bytes[..100]);
+                })
+            })
+            .collect();
+        let mut asked = 0;
+        support::until("more requests than the mount has threads", || {
+            asked += slow.requests().iter().filter(|request| request.starts_with("GET")).count();
+            asked > 20
+        });
+        let began = Instant::now();
+        assert_eq!(fs::metadata(place.path().join("good/x.bin")).unwrap().len(), 3000);
+        assert!(fs::read(place.path().join("good/x.bin")).unwrap() == content(3000, 1));
+        assert_eq!(names(&place.path().join("good")), ["x.bin"]);
+        assert_eq!(fs::metadata(place.path().join("slow/0")).unwrap().len(), (1 << 20) + 1, "what is known of it, too");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        wait.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    mounted.end().unwrap();
+}
+
+#[test]
+fn a_link_back_to_a_mount_is_not_in_it() {
+    if cannot_mount() {
+        return;
+    }
+    let (data, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(data.path().join("x.bin"), b"x").unwrap();
+    symlink(place.path(), data.path().join("again")).unwrap();
+    symlink(place.path().join("again/x.bin"), data.path().join("deeper")).unwrap();
+    let files = FileSystem::new(FileOptions::default()).unwrap();
+    let mounted = Mounted::new(files, data.path().to_str().unwrap(), place.path(), Duration::ZERO).unwrap();
+    assert!(fs::metadata(place.path().join("again")).is_err());
+    assert!(fs::read(place.path().join("again/x.bin")).is_err());
+    assert!(fs::read(place.path().join("deeper")).is_err());
+    assert_eq!(names(place.path()), ["x.bin"]);
+    assert_eq!(fs::read(place.path().join("x.bin")).unwrap(), b"x");
+    mounted.end().unwrap();
+}
+
+#[test]
 fn what_cannot_be_mounted_is_refused() {
     let (server, place) = (Server::start(), tempfile::tempdir().unwrap());
     server.put("bucket/x.bin", b"x".to_vec(), PINNED);
@@ -236,6 +305,22 @@ fn what_cannot_be_mounted_is_refused() {
     fs::write(place.path().join("hidden"), b"").unwrap();
     let error = mount("s3://bucket", place.path());
     assert!(error.to_string().contains("is not empty"), "{error}");
+    // Within what it shows, also by way of a link or of the namespace.
+    let data = tempfile::tempdir().unwrap();
+    let (below, link) = (data.path().join("a/b"), place.path().join("link"));
+    fs::create_dir_all(&below).unwrap();
+    symlink(&below, &link).unwrap();
+    let text = format!("[mounts.data]\nurl = {:?}\n", data.path());
+    let mounts = Arc::new(Mounts::from_toml(&text, "mounts.toml").unwrap());
+    let here = data.path().to_str().unwrap();
+    for (url, directory) in [(here, &below), (here, &link), ("/", &below), ("bow://", &below), ("bow://data/a", &link)]
+    {
+        let mounts = Some(MountSource::Given(Arc::clone(&mounts)));
+        let files = FileSystem::new(FileOptions { mounts, ..FileOptions::default() }).unwrap();
+        let error = Mounted::new(files, url, directory, TRUSTED).unwrap_err();
+        let is_told = error.to_string().contains("without end");
+        assert!(matches!(error, Error::Config { option: "DIR", .. }) && is_told, "{url}: {error}");
+    }
 }
 
 /// The command, with its mount on a directory and the lines that it says; both are gone once this is dropped.

@@ -23,6 +23,7 @@ const PARTS: &[&str] = &[
     "src/store/cache",
     "src/store/child.rs",
     "src/store/fuse/mod.rs",
+    "src/store/fuse/work.rs",
     "src/store/lock.rs",
 ];
 
@@ -212,6 +213,7 @@ src/store/cache/shared.rs | store | blocks that are being written | writes of at
 src/store/child.rs | within | a program that this process started | its limit, and DYING once it is killed | a_program_that_does_not_end_is_killed_and_leaves_nothing
 src/store/fuse/mod.rs | detach | the kernel, and programs that have files of the mount | ENDING | a_directory_is_free_after_a_signal_though_a_program_has_a_file_of_it
 src/store/fuse/mod.rs | finish | a thread that has ended | none: it has ended | a_directory_is_free_after_a_signal_though_a_program_has_a_file_of_it
+src/store/fuse/work.rs | give | requests of the same store | their own ends, by the timeout of the file system | a_store_that_hangs_takes_no_thread_of_others
 src/store/lock.rs | take_within | the process that has the lock | its patience | who_waits_gets_it_when_the_holder_ends_or_is_told_who_has_it
 ";
 

@@ -100,6 +100,31 @@ impl Origins {
         self.mounts.of(self.options.mounts.as_ref())
     }
 
+    /// The mount that `url` is of, if it is of one.
+    #[cfg(feature = "fuse")]
+    pub(super) fn mount(&self, url: &str) -> Option<String> {
+        let mounts = is_mounted(url).then(|| self.mounts().ok())??;
+        mounts.target(url).ok().map(|target| target.mount.name().to_owned())
+    }
+
+    /// The directories of this machine that are at `url`, or mounted below it.
+    ///
+    /// # Errors
+    /// As [`above`](Self::above), and [`Error::Config`] for what is no address.
+    #[cfg(feature = "fuse")]
+    pub(super) fn shown(&self, url: &str) -> Result<Vec<PathBuf>> {
+        let addresses = if is_mounted(url) {
+            match self.mounts()?.resolve(url)? {
+                Resolved::Below(target) => vec![target.address],
+                Resolved::Above(above) => above.mounts.iter().map(|mount| mount.root()).collect(),
+            }
+        } else {
+            vec![Address::parse(url)?]
+        };
+        let local = |address| if let Address::Local(path) = address { Some(path) } else { None };
+        Ok(addresses.into_iter().filter_map(local).collect())
+    }
+
     /// The directory `url` above mounts, and what is right in it; none for any other address.
     ///
     /// # Errors

@@ -140,6 +140,22 @@ impl FileSystem {
         self.open(&entry.url)
     }
 
+    /// The mount that `url` is of, if it is of one. No store is asked.
+    #[cfg(feature = "fuse")]
+    pub(in crate::store) fn mount(&self, url: &str) -> Option<String> {
+        self.origins.mount(url)
+    }
+
+    /// The directories of this machine, without links, that are at `url` or mounted below it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for what is no address.
+    #[cfg(feature = "fuse")]
+    pub(in crate::store) fn shown(&self, url: &str) -> Result<Vec<PathBuf>> {
+        let shown = self.origins.shown(url)?.into_iter();
+        Ok(shown.map(|path| std::fs::canonicalize(&path).unwrap_or(path)).collect())
+    }
+
     /// Waits until the cache has written what was fetched.
     #[cfg(feature = "fuse")]
     pub(in crate::store) fn settle(&self) {

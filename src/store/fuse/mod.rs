@@ -1,13 +1,15 @@
 //! A directory of a store as a directory of this machine, to read, for programs that know only files (Linux, FUSE).
 //!
 //! ```text
-//!   read(2) ─kernel─► /dev/fuse ─► Mounted ─number─► Nodes ─address─► FileSystem ─► cache, store
+//!   read(2) ─kernel─► /dev/fuse ─► Mounted ─number─► Nodes ─address─► Work ─► FileSystem ─► cache, store
 //! ```
 //!
 //! An open file is read in the version that was there when it was opened, as everywhere; if it is replaced, reading on is an error.
 
+mod answers;
 mod nodes;
 mod serving;
+mod work;
 
 use std::fs;
 use std::io;
@@ -26,9 +28,8 @@ use super::directory::failed;
 use super::filesystem::FileSystem;
 use crate::error::{Error, Result};
 use serving::Serving;
+use work::THREADS;
 
-/// Requests of the kernel that are answered at once: most of them wait for a store.
-const THREADS: usize = 16;
 /// Time that the kernel takes at most to end a mount that nobody uses any more.
 const ENDING: Duration = Duration::from_secs(1);
 /// Pause between two looks at that.
@@ -85,6 +86,14 @@ impl Mounted {
         }
         let owner = fs::metadata(directory).map_err(|error| failed("look up", directory, error))?;
         let real = fs::canonicalize(directory).map_err(|error| failed("look up", directory, error))?;
+        if let Some(shown) = files.shown(url)?.into_iter().find(|shown| real.starts_with(shown)) {
+            let why = format!(
+                "{} is in {}, which would be shown in it, and itself in that, without end; take a directory elsewhere",
+                directory.display(),
+                shown.display()
+            );
+            return Err(Error::config("DIR", why));
+        }
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::RO,
@@ -96,7 +105,7 @@ impl Mounted {
         ];
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
-        let serving = Serving::new(files, root, trusted, &owner);
+        let serving = Serving::new(files, root, trusted, &owner)?;
         let mut session =
             fuser::spawn_mount(serving, directory, &config).map_err(|error| failed("mount", directory, error))?;
         // Joined or dropped, the session would unmount whatever is at the directory by then, also what was mounted there since. That it is kept

@@ -29,6 +29,8 @@ struct Node {
     lookups: u64,
     /// True once it was opened: the kernel may have pages of it.
     was_opened: bool,
+    /// Programs that have it open: to them it stays what it was.
+    open: u64,
     /// What was in the directory when it was last listed.
     listed: Option<(HashMap<String, Entry>, Instant)>,
 }
@@ -53,6 +55,7 @@ impl Nodes {
             since: now,
             lookups: 1,
             was_opened: false,
+            open: 0,
             listed: None,
         };
         Self { known: HashMap::from([(ROOT, root)]), numbers: HashMap::new(), next: ROOT + 1, trusted }
@@ -63,10 +66,11 @@ impl Nodes {
         self.known.get(&number).map(|node| node.entry.url.as_str())
     }
 
-    /// What is behind a number, if the store said so recently. The directory that is mounted stays.
+    /// What is behind a number, if the store said so recently. The directory that is mounted stays, and a file as long as it is open: the kernel
+    /// does not say by which of its programs it asks.
     pub(super) fn recent(&self, number: u64, now: Instant) -> Option<&Entry> {
         let node = self.known.get(&number)?;
-        (number == ROOT || self.is_trusted(node.since, now)).then_some(&node.entry)
+        (number == ROOT || node.open > 0 || self.is_trusted(node.since, now)).then_some(&node.entry)
     }
 
     /// What is known of `name` in the directory `parent`.
@@ -140,17 +144,25 @@ impl Nodes {
         self.next += 1;
         self.numbers.insert(place, number);
         let name = name.to_owned();
-        let node = Node { parent, name, entry, since: then, lookups: 1, was_opened: false, listed: None };
+        let node = Node { parent, name, entry, since: then, lookups: 1, was_opened: false, open: 0, listed: None };
         self.known.insert(number, node);
         number
     }
 
-    /// Notes that a file is opened; returns true if it was before, so that pages that the kernel has kept of it are good. Without a tag
+    /// Notes that a file is opened, until it is [closed](Self::closed); returns true if it was before, so that pages that the kernel has kept of it are good. Without a tag
     /// of its version nobody knows.
     pub(super) fn opened(&mut self, number: u64) -> bool {
         let Some(node) = self.known.get_mut(&number) else { return false };
+        node.open += 1;
         let is_told = node.entry.stamp.as_ref().is_some_and(|stamp| stamp.condition().is_some());
         std::mem::replace(&mut node.was_opened, true) && is_told
+    }
+
+    /// Notes that one of those who have a file open has closed it.
+    pub(super) fn closed(&mut self, number: u64) {
+        if let Some(node) = self.known.get_mut(&number) {
+            node.open = node.open.saturating_sub(1);
+        }
     }
 
     /// The kernel takes back `lookups` of a number, and no longer uses one of which it has none.
@@ -256,6 +268,20 @@ mod tests {
         assert!(nodes.recent(ROOT, later).is_some());
         nodes.update(a, entry("d/a"), later);
         assert!(nodes.recent(a, later).is_some());
+    }
+
+    #[test]
+    fn an_open_file_is_known_until_it_is_closed_and_its_name_is_asked_for() {
+        let (now, trusted) = (Instant::now(), Duration::from_secs(10));
+        let (mut nodes, later) = (Nodes::new(entry("s3://b"), trusted, now), now + trusted);
+        let number = nodes.look_up(ROOT, "a", version("1"), now);
+        nodes.opened(number);
+        nodes.opened(number);
+        nodes.closed(number);
+        assert_eq!(nodes.recent(number, later), Some(&version("1")));
+        assert_eq!(nodes.find(ROOT, "a", later), Known::Ask);
+        nodes.closed(number);
+        assert_eq!(nodes.recent(number, later), None);
     }
 
     #[test]
