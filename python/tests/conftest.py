@@ -28,6 +28,7 @@ import pytest
 from bowstring import Padded
 from hdfs_cluster import Cluster, running
 from objects import Objects
+from other_stores import Blobs
 
 # TensorFlow and Triton, which parts of torch import, bring an LLVM each, and Triton aborts the process if it loads second.
 with contextlib.suppress(ImportError):
@@ -335,6 +336,15 @@ def slow_store(tmp_path: pathlib.Path) -> Iterator[Callable[..., SlowStore]]:
 def objects() -> Iterator[Objects]:
     """A server of objects like S3, without any."""
     server = Objects()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def blobs() -> Iterator[Blobs]:
+    """A server of objects like Azure, without any."""
+    server = Blobs()
     yield server
     server.shutdown()
     server.server_close()

@@ -18,6 +18,18 @@ class Blobs(Objects):
     """Containers of Azure: objects by path, such as ``container/key``."""
 
     @property
+    def storage_options(self) -> dict[str, str]:
+        """Options that make it the endpoint of Azure."""
+        return {
+            "azure_storage_account_name": "account",
+            "azure_storage_endpoint": self.url,
+            "azure_storage_token": "token",
+            "allow_http": "true",
+            # Requests are counted.
+            "hedge": "false",
+        }
+
+    @property
     def handler(self) -> type[http.server.BaseHTTPRequestHandler]:
         return _Blobs
 
@@ -26,16 +38,25 @@ class _Blobs(Handler):
     def special(self, path: str, query: dict[str, str], body: bool) -> bool:
         if query.get("comp") != "list":
             return False
-        start = f"{path.rstrip('/')}/"
-        blobs = [
-            f"<Blob><Name>{escape(key.removeprefix(start))}</Name><Properties>"
-            f"<Last-Modified>Sat, 01 Nov 2025 00:00:00 GMT</Last-Modified><Content-Length>{len(content)}</Content-Length>"
-            f"<Content-Type>application/octet-stream</Content-Type>"
-            f"<Etag>{escape(self.server.tag(key, content), {chr(34): '&quot;'})}</Etag></Properties></Blob>"
-            for key, content in sorted(self.server.content.items())
-            if key.startswith(start + query.get("prefix", ""))
-        ]
-        answer = f"<EnumerationResults><Blobs>{''.join(blobs)}</Blobs><NextMarker/></EnumerationResults>"
+        start, prefix = f"{path.rstrip('/')}/", query.get("prefix", "")
+        blobs, below = [], set()
+        for path_of, content in sorted(self.server.content.items()):
+            if not path_of.startswith(start + prefix):
+                continue
+            key = path_of.removeprefix(start)
+            directory, more, _ = key[len(prefix) :].partition("/")
+            if more and "delimiter" in query:
+                below.add(f"<BlobPrefix><Name>{escape(prefix + directory)}/</Name></BlobPrefix>")
+                continue
+            # Without the quotes that it has in an answer.
+            tag = escape(self.server.tag(path_of, content).strip('"'))
+            blobs.append(
+                f"<Blob><Name>{escape(key)}</Name><Properties>"
+                f"<Last-Modified>Sat, 01 Nov 2025 00:00:00 GMT</Last-Modified><Content-Length>{len(content)}</Content-Length>"
+                f"<Content-Type>application/octet-stream</Content-Type><Etag>{tag}</Etag></Properties></Blob>"
+            )
+        inside = "".join([*sorted(below), *blobs])
+        answer = f"<EnumerationResults><Blobs>{inside}</Blobs><NextMarker/></EnumerationResults>"
         self.reply(200, answer.encode(), body, {"Content-Type": "application/xml"})
         return True
 

@@ -26,6 +26,7 @@ from bowstring.convert import in_this_process, options_json, plan
 from bowstring.progress import shown
 from conftest import needs_pyarrow
 from objects import Objects
+from other_stores import Blobs
 
 
 def test_a_report_describes_the_conversion(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -36,6 +37,15 @@ def test_a_report_describes_the_conversion(numbers: pathlib.Path, tmp_path: path
     assert bowstring.verify(numbers, out)
     assert bowstring.convert(numbers, out, to="tfrecord", verify=True).unchanged
     assert (out / "_SUCCESS").is_file()
+
+
+def test_a_directory_of_azure_is_converted(blobs: Blobs, tmp_path: pathlib.Path) -> None:
+    for number in range(3):
+        blobs.content[f"bucket/csv/{number}.csv"] = f"a,b\n{number},x\n".encode()
+    options = {"storage_options": blobs.storage_options}
+    report = bowstring.convert("az://bucket/csv", tmp_path / "out", to="parquet", **options)  # type: ignore[arg-type]
+    assert report.rows == 3
+    assert bowstring.verify("az://bucket/csv", tmp_path / "out", **options)  # type: ignore[arg-type]
 
 
 def test_options_reach_the_library(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:

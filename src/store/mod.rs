@@ -12,6 +12,8 @@
 mod access;
 mod address;
 mod answer;
+#[cfg(feature = "cloud")]
+mod azure;
 pub mod cache;
 #[cfg(feature = "flight")]
 pub(crate) mod caller;

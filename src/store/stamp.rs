@@ -43,19 +43,24 @@ impl Stamp {
 
     /// Returns true if `found` may be the same version, by the size and then the strongest thing that both sides know. A weak tag says that an
     /// object means the same, and not that it has the same bytes: the time has to agree as well, to the second, since a listing may tell
-    /// more of it than an answer.
+    /// more of it than an answer. A tag is the same without the quotes, which some listings leave out.
     pub fn same(&self, found: &Self) -> bool {
         let second = |stamp: &Self| stamp.modified.map(|nanos| nanos.div_euclid(1_000_000_000));
         let at_once = || second(self).zip(second(found)).is_none_or(|(pinned, found)| pinned == found);
         self.size == found.size
             && match (&self.etag, &found.etag) {
-                (Some(pinned), Some(found)) => pinned == found && (!is_weak(pinned) || at_once()),
+                (Some(pinned), Some(found)) => bare(pinned) == bare(found) && (!is_weak(pinned) || at_once()),
                 _ => match (self.modified, found.modified) {
                     (Some(pinned), Some(found)) => pinned == found,
                     _ => true,
                 },
             }
     }
+}
+
+/// A tag without its quotes.
+fn bare(etag: &str) -> &str {
+    etag.trim_matches('"')
 }
 
 /// Returns true for the tag of what means the same, whatever its bytes are (RFC 9110).
@@ -89,6 +94,9 @@ mod tests {
         assert!(!pinned.same(&stamp(Some("\"a\""), 8, Some(1))));
         assert!(!pinned.same(&stamp(None, 9, Some(2))));
         assert!(pinned.same(&stamp(None, 9, None)));
+        let bare = stamp(Some("a"), 9, Some(2));
+        assert!(pinned.same(&bare) && bare.same(&pinned), "a listing may leave out the quotes");
+        assert!(!stamp(Some("W/\"a\""), 9, None).same(&bare) && !stamp(Some("b"), 9, None).same(&pinned));
         assert_eq!(stamp(Some("W/\"a\""), 9, None).condition(), None);
         let (second, weak) = (1_000_000_000, |modified| stamp(Some("W/\"a\""), 9, modified));
         assert!(weak(Some(second)).same(&weak(Some(second + 7))) && weak(Some(second)).same(&weak(None)));

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
-use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzureBuilder};
+use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzure, MicrosoftAzureBuilder};
 use object_store::client::ClientConfigKey;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::{CredentialProvider, ObjectStore, ObjectStoreScheme, Result};
 use url::{Position, Url};
 
+use super::super::azure;
 use super::super::client::Connector;
 use super::super::transport::Redirects;
 use super::renewing::{Renewing, RenewingParts};
@@ -43,6 +44,16 @@ macro_rules! adapter {
 adapter!(Aws, AwsCredential, aws);
 adapter!(Google, GcpCredential, gcp);
 adapter!(Azure, AzureCredential, azure);
+
+/// A store whose listings are as they come.
+fn plain<T: ObjectStore>(store: Arc<T>) -> Arc<dyn ObjectStore> {
+    store
+}
+
+/// See [`azure`].
+fn listing(store: Arc<MicrosoftAzure>) -> Arc<dyn ObjectStore> {
+    Arc::new(azure::Azure::new(store))
+}
 
 /// Returns true if `settings` of S3 say that it takes no conditional writes.
 fn is_unconditional(settings: &[(String, String)]) -> bool {
@@ -77,7 +88,7 @@ pub(in crate::store) fn open(
     // Google takes no conditions there, and Azure has no such request.
     let takes_conditions = *scheme == ObjectStoreScheme::AmazonS3 && !is_unconditional(&settings);
     macro_rules! build {
-        ($builder:ty, $key:ty, $provider:ident) => {{
+        ($builder:ty, $key:ty, $provider:ident, $opened:expr) => {{
             let builder = builder!($builder, $key, url);
             let builder = match source {
                 Some(source) => builder.with_credentials(Arc::new($provider(Adapter(source.clone())))),
@@ -85,27 +96,28 @@ pub(in crate::store) fn open(
             };
             builder.build().map(|store| {
                 let store = Arc::new(store);
+                let opened = $opened(Arc::clone(&store));
                 match source {
                     Some(source) => {
-                        let parts = RenewingParts::new(Arc::clone(&store), source.clone());
-                        let store = Renewing::new(store, source.clone());
+                        let parts = RenewingParts::new(store, source.clone());
+                        let store = Renewing::new(opened, source.clone());
                         (
                             Arc::new(store) as Arc<dyn ObjectStore>,
                             Some(PartStore::new(Arc::new(parts)).with_conditions(takes_conditions)),
                         )
                     }
                     None => {
-                        let parts = PartStore::new(Arc::clone(&store) as _).with_conditions(takes_conditions);
-                        (store as Arc<dyn ObjectStore>, Some(parts))
+                        let parts = PartStore::new(store).with_conditions(takes_conditions);
+                        (opened, Some(parts))
                     }
                 }
             })
         }};
     }
     let store = match scheme {
-        ObjectStoreScheme::AmazonS3 => build!(AmazonS3Builder, AmazonS3ConfigKey, Aws),
-        ObjectStoreScheme::GoogleCloudStorage => build!(GoogleCloudStorageBuilder, GoogleConfigKey, Google),
-        ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder, AzureConfigKey, Azure),
+        ObjectStoreScheme::AmazonS3 => build!(AmazonS3Builder, AmazonS3ConfigKey, Aws, plain),
+        ObjectStoreScheme::GoogleCloudStorage => build!(GoogleCloudStorageBuilder, GoogleConfigKey, Google, plain),
+        ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder, AzureConfigKey, Azure, listing),
         _ if source.is_some() => {
             let problem = format!("a store of {}:// takes no credentials; leave it out", url.scheme());
             return Err(Error::config("credential_provider", problem));
