@@ -28,3 +28,9 @@ pub(in crate::store) fn is_refusal(error: &object_store::Error) -> bool {
         _ => false,
     }
 }
+
+/// Returns true for 400 Bad Request without a body: S3's answer to a HEAD with an expired token, among others, which has no room for a reason.
+pub(in crate::store) fn is_unexplained(error: &object_store::Error) -> bool {
+    let is_bare = |answer: String| answer.strip_prefix("400 Bad Request:").is_some_and(|body| body.trim().is_empty());
+    matches!(error, object_store::Error::Generic { source, .. } if answers(&**source).any(is_bare))
+}

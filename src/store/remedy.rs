@@ -1,9 +1,11 @@
-//! What to do about a store that was asked without credentials. The text of its own error is about the last place in which
-//! `object_store` looked for some: the metadata service of a cloud's machine, which is not there on any other.
+//! What to do about a store that was asked without credentials, or with some that have expired. The text of its own error is about the last
+//! place in which `object_store` looked for some: the metadata service of a cloud's machine, which is not there on any other; or it is
+//! empty.
 
 use std::error::Error;
 use std::fmt;
 
+use super::answer::is_unexplained;
 use crate::error::Source;
 
 /// Parts of the addresses of metadata services: of S3, of its containers, of GCS, of Azure.
@@ -31,13 +33,20 @@ impl Error for Advised {
 
 /// Returns the `error` of the store of `url` as the cause of one of ours, with what to do where that is known.
 pub(super) fn advised(url: &str, error: object_store::Error) -> Source {
-    match remedy(url, &error.to_string()) {
+    match remedy(url, &error) {
         Some(remedy) => Box::new(Advised { remedy, source: error }),
         None => error.into(),
     }
 }
 
-fn remedy(url: &str, text: &str) -> Option<&'static str> {
+fn remedy(url: &str, error: &object_store::Error) -> Option<&'static str> {
+    let is_web = url.starts_with("http://") || url.starts_with("https://");
+    if is_unexplained(error) && !is_web {
+        return Some(
+            "the store refuses the request and gives no reason: the credentials may have expired, or be those of another region",
+        );
+    }
+    let text = error.to_string();
     if text.contains("Account must be specified") {
         return Some("give the account: azure_storage_account_name in storage_options, or AZURE_STORAGE_ACCOUNT_NAME");
     }
@@ -81,6 +90,19 @@ mod tests {
             assert!(told.source().is_some_and(|cause| cause.to_string().contains("169.254.169.254")));
         }
         assert!(!advised("https://host/x", asked("latest/api/token")).to_string().contains("credentials"));
+    }
+
+    #[test]
+    fn a_refusal_without_a_reason_says_that_the_credentials_may_have_expired() {
+        let answered = |answer: &str| object_store::Error::Generic {
+            store: "S3",
+            source: format!("Server returned non-2xx status code: {answer}").into(),
+        };
+        let told = advised("s3://bucket/x", answered("400 Bad Request: "));
+        assert!(told.to_string().contains("the credentials may have expired"), "{told}");
+        for (url, answer) in [("https://host/x", "400 Bad Request: "), ("s3://bucket/x", "400 Bad Request: <Error/>")] {
+            assert!(!advised(url, answered(answer)).to_string().contains("credentials"), "{answer}");
+        }
     }
 
     #[test]

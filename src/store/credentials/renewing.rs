@@ -14,7 +14,7 @@ use object_store::{
 };
 
 use super::source::{CredentialSource, Given, store_error};
-use crate::store::answer::{answers, is_refusal};
+use crate::store::answer::{answers, is_refusal, is_unexplained};
 use crate::store::tentative::Tentative;
 
 /// S3's codes for an expired token, in an answer that is neither 401 nor 403.
@@ -93,7 +93,9 @@ async fn known(source: &CredentialSource) -> Result<Arc<Given>> {
 /// Returns true if other credentials may help.
 fn may_be_renewed(error: &StoreError) -> bool {
     let is_over = |answer: String| OVER.iter().any(|code| answer.contains(code));
-    is_refusal(error) || matches!(error, StoreError::Generic { source, .. } if answers(&**source).any(is_over))
+    is_refusal(error)
+        || is_unexplained(error)
+        || matches!(error, StoreError::Generic { source, .. } if answers(&**source).any(is_over))
 }
 
 /// Removes `paths`; those that are left where credentials were refused once more, with others.
@@ -325,6 +327,18 @@ mod tests {
             Ok(Credentials::new([], None))
         });
         (Renewing::new(Arc::clone(&refusing) as _, source), refusing, asked)
+    }
+
+    #[test]
+    fn an_expired_token_is_known_by_its_code_and_by_an_answer_without_any() {
+        let answered = |answer: &str| {
+            let source = format!("Server returned non-2xx status code: {answer}").into();
+            may_be_renewed(&StoreError::Generic { store: "S3", source })
+        };
+        assert!(answered("400 Bad Request: <Error><Code>ExpiredToken</Code></Error>"));
+        assert!(answered("400 Bad Request: "), "to a HEAD");
+        assert!(!answered("400 Bad Request: <Error><Code>InvalidArgument</Code></Error>"));
+        assert!(!answered("500 Internal Server Error: "));
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bowstring::dataset::OpenOptions;
 use bowstring::pipeline::LoaderOptions;
-use bowstring::store::{CredentialSource, Credentials};
+use bowstring::store::{CredentialSource, Credentials, FileOptions, FileSystem};
 use bowstring::{Error, Loader};
 
 use super::answering::answer;
@@ -83,6 +83,25 @@ fn an_epoch_outlives_its_credentials_and_asks_once_for_others() {
     }
     let told = format!("{:?} {:?} {:?}", opened.state(), loader(&server, &source), source);
     assert!(!told.contains("sEcReT") && told.contains("my_keys"), "{told}");
+}
+
+#[test]
+fn a_look_at_a_file_that_is_refused_without_a_reason_renews_them() {
+    let server = bucket();
+    let (source, asked) = counting(None);
+    let options =
+        FileOptions { storage_options: options(&server), credential_provider: Some(source), ..FileOptions::default() };
+    let files = FileSystem::new(options).unwrap();
+    let url = format!("{URL}/part-000.parquet");
+    assert!(!files.entry(&url).unwrap().is_directory());
+    // The answer to a HEAD has no body, and so no code.
+    server.let_in("key1", "400 Bad Request", "ExpiredToken");
+    assert!(!files.entry(&url).unwrap().is_directory());
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    server.let_in("nobody's", "400 Bad Request", "ExpiredToken");
+    let told = files.entry(&url).unwrap_err().chain();
+    assert!(told.contains("the credentials may have expired") && !told.contains("sEcReT"), "{told}");
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "refusals in quick succession renew nothing");
 }
 
 #[test]
