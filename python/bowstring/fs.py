@@ -213,7 +213,9 @@ class BowstringFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return super().find(base, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
         # One list of everything costs a store least.
         found = {info["name"]: info for info in (_info(*one) for one in self._files.find(_address(base)))}
-        if withdirs:
+        if not withdirs:
+            found = {name: info for name, info in found.items() if info["type"] == "file"}
+        else:
             for name in list(found):
                 parent = self._parent(name)
                 while len(parent) >= len(base) and parent not in found:

@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from objects import Handler, Objects
+from other_stores import Blobs
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
@@ -277,7 +278,9 @@ def test_a_file_url_is_the_path_that_it_names(tmp_path: pathlib.Path) -> None:
         fs.info("file://host/x.txt")
 
 
-def test_marks_of_directories_are_no_files(objects: Objects, files: Callable[..., BowstringFileSystem]) -> None:
+def test_marks_of_directories_are_no_files(
+    objects: Objects, files: Callable[..., BowstringFileSystem], tmp_path: pathlib.Path
+) -> None:
     objects.content |= {"bucket/k/": b"", "bucket/k/empty/": b"", "bucket/k/full/": b"", "bucket/k/full/x": b"x"}
     fs = files()
     assert fs.ls("s3://bucket/k", detail=False) == ["s3://bucket/k/empty", "s3://bucket/k/full"]
@@ -286,8 +289,40 @@ def test_marks_of_directories_are_no_files(objects: Objects, files: Callable[...
         assert fs.isdir(empty)
         assert fs.ls(empty, detail=False) == []
     assert not fs.exists("s3://bucket/k/none")
+    assert fs.find("s3://bucket/k") == ["s3://bucket/k/full/x"]
+    found = fs.find("s3://bucket/k", withdirs=True, detail=True)
+    assert {name.rpartition("/")[2]: info["type"] for name, info in found.items()} == {
+        "k": "directory",
+        "empty": "directory",
+        "full": "directory",
+        "x": "file",
+    }
+    fs.get("s3://bucket/k", str(tmp_path / "k"), recursive=True)
+    assert sorted(one.name for one in (tmp_path / "k").rglob("*")) == ["empty", "full", "x"]
     fs.rm("s3://bucket/k", recursive=True)
     assert "bucket/k/full/x" not in objects.content
+    # Marks have no name of their own.
+    fs.rm("s3://bucket/k", recursive=True)
+
+
+def test_azure_lists_the_versions_and_the_marks_that_it_has(blobs: Blobs, tmp_path: pathlib.Path) -> None:
+    blobs.content |= {"bucket/t/a.csv": b"a,b\n1,x\n", "bucket/t/empty/": b"", "bucket/t/empty-1": b""}
+    fs = BowstringFileSystem(storage_options=blobs.storage_options, skip_instance_cache=True)
+    listed = {info["name"].rpartition("/")[2]: info for info in fs.ls("az://bucket/t")}
+    assert {name: info["type"] for name, info in listed.items()} == {
+        "a.csv": "file",
+        "empty": "directory",
+        "empty-1": "file",
+    }
+    assert listed["a.csv"]["ETag"] == fs.info("az://bucket/t/a.csv")["ETag"]
+    assert fs.isdir("az://bucket/t/empty")
+    assert fs.ls("az://bucket/t/empty") == []
+    assert fs.find("az://bucket/t") == ["az://bucket/t/a.csv", "az://bucket/t/empty-1"]
+    assert fs.du("az://bucket/t") == 8
+    fs.get("az://bucket/t", str(tmp_path / "t"), recursive=True)
+    assert sorted(one.name for one in (tmp_path / "t").iterdir()) == ["a.csv", "empty", "empty-1"]
+    for none in ("az://bucket/t/none", "az://bucket/t/em"):
+        assert not fs.exists(none)
 
 
 def test_keys_keep_their_blanks(objects: Objects, files: Callable[..., BowstringFileSystem]) -> None:

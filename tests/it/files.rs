@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowstring::Error;
 use bowstring::store::cache::CachePlace;
-use bowstring::store::{File, FileOptions, FileSystem, Mount, MountSource, Mounts};
+use bowstring::store::{Entry, File, FileOptions, FileSystem, Mount, MountSource, Mounts};
 
 use crate::child;
 use crate::dataset::{Marks, PINNED, Server};
@@ -78,6 +78,28 @@ fn at_random(file: &mut File, content: &[u8], random: &mut Random, reads: usize)
         position += read;
         assert_eq!(file.stream_position().unwrap(), position as u64);
     }
+}
+
+#[test]
+fn a_directory_that_an_empty_object_marks_is_found_as_one_and_an_empty_file_as_a_file() {
+    let server = Server::start();
+    for name in ["bucket/t/", "bucket/t/empty/", "bucket/t/full/", "bucket/t/none", "bucket/t/full/none"] {
+        server.put(name, Vec::new(), PINNED);
+    }
+    let files = system(&server, None);
+    let lists = |server: &Server| server.requests().iter().filter(|request| request.contains("list-type=2")).count();
+    let found = files.find("s3://bucket/t").unwrap();
+    let (directories, found): (Vec<_>, Vec<_>) = found.into_iter().partition(Entry::is_directory);
+    let urls = |entries: &[Entry]| entries.iter().map(|entry| entry.url.clone()).collect::<Vec<_>>();
+    assert_eq!(urls(&directories), ["s3://bucket/t/empty"]);
+    assert_eq!(urls(&found), ["s3://bucket/t/full/none", "s3://bucket/t/none"]);
+    assert_eq!(lists(&server), 3, "once, and once for each directory that has something empty in it");
+    server.remove("bucket/t/empty/");
+    for name in ["bucket/t/none", "bucket/t/full/none"] {
+        server.put(name, b"x".to_vec(), PINNED);
+    }
+    assert_eq!(urls(&files.find("s3://bucket/t").unwrap()), urls(&found));
+    assert_eq!(lists(&server), 1);
 }
 
 #[test]

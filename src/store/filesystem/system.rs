@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use futures::stream::StreamExt;
+use futures::stream::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 /// The beginnings of addresses whose stores have directories, and not only objects.
 const LEVELS: [&str; 3] = ["hdfs://", "viewfs://", "filesystem://"];
 
-/// Files that are read at once.
+/// Files that are read, and directories that are listed, at once.
 const AT_ONCE: usize = 16;
 
 /// Files of stores, to read and to save. See the module; clones are the same file system. Its calls block, and must not be made from within an async
@@ -248,7 +248,7 @@ impl FileSystem {
         }
     }
 
-    /// The files at any depth below the directory at `url` of a store or of mounts, by name.
+    /// The files at any depth below the directory at `url` of a store or of mounts, by name; and directories that only an empty object marks.
     ///
     /// # Errors
     /// As [`list`](Self::list); [`Error::Limit`] for more than [`FileOptions::max_files`]; [`Error::Unsupported`] for a directory of this
@@ -285,12 +285,21 @@ impl FileSystem {
         Ok(found)
     }
 
-    /// The files at any depth below `path` of a store.
+    /// The files at any depth below `path` of a store, and the directories that only an empty object marks.
     fn find_in(&self, url: &str, place: &Place, path: &Path) -> Result<Vec<Entry>> {
         lists(place, path)?;
-        let found =
-            self.run(url, place.list(path, self.origins.options.max_files, |name| !name.is_empty(), || false))?;
-        let found: Vec<_> = found.iter().map(|meta| Entry::file(place, meta)).collect();
+        let found = self.run(url, async {
+            let found = place.list(path, self.origins.options.max_files, |name| !name.is_empty(), || false).await?;
+            let marked = marked(place, &found).await?;
+            let entry = |meta: &ObjectMeta| {
+                if meta.size == 0 && marked.contains(&meta.location) {
+                    Entry::directory(place, meta.location.as_ref())
+                } else {
+                    Entry::file(place, meta)
+                }
+            };
+            Ok(found.iter().map(entry).collect::<Vec<_>>())
+        })?;
         Ok(Saved::of(place, path)?.among(found))
     }
 
@@ -519,6 +528,19 @@ fn tell_nameless(place: &Place, path: &Path) {
             "{url} has keys with a slash too many, which no path leads to: they are left out of directories"
         );
     }
+}
+
+/// The directories beside the empty objects among `found`. A list of all depths tells the mark `t/empty/` by the name of a file, so that the
+/// directories above such objects are listed for themselves.
+async fn marked(place: &Place, found: &[ObjectMeta]) -> Result<HashSet<Path>> {
+    let empty = found.iter().filter(|meta| meta.size == 0);
+    let above: HashSet<Path> = empty.filter_map(|meta| meta.location.parent()).collect();
+    let directories = |above: Path| async move {
+        let found = place.store.list_with_delimiter(Some(&above).filter(|above| !above.as_ref().is_empty())).await;
+        found.map(|found| found.common_prefixes).map_err(|error| place.failed("list", &above, error))
+    };
+    let listed = futures::stream::iter(above).map(directories).buffer_unordered(AT_ONCE);
+    Ok(listed.try_collect::<Vec<_>>().await?.into_iter().flatten().collect())
 }
 
 /// What is at `path` of this machine, under the address `name` if it has one.
