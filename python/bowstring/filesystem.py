@@ -233,7 +233,7 @@ class _Fsspec(_Files):
     def list(self, directory: str) -> list[tuple[str, Version | None]]:
         whole = self._whole(directory)
         with self._turn:
-            self._forget(whole)
+            self._forget(directory)
             found: list[tuple[str, Version | None]] = []
             for listed in self._fs.ls(whole, detail=True):
                 name = listed["name"]
@@ -246,7 +246,7 @@ class _Fsspec(_Files):
     def look(self, path: str) -> Version:
         whole = self._whole(path)
         with self._turn:
-            self._forget(whole)
+            self._forget(path)
             info = self._fs.info(whole)
             if info["type"] == "directory":
                 raise IsADirectoryError(whole)
@@ -261,11 +261,13 @@ class _Fsspec(_Files):
         except (AttributeError, NotImplementedError):
             return info.get("created")
 
-    def _forget(self, whole: str) -> None:
+    def _forget(self, path: str) -> None:
         """Drops what it has listed before, which may be long past."""
         forget: Callable[[str], None] | None = getattr(self._fs, "invalidate_cache", None)
         if forget is not None:
-            forget(whole)
+            # Some, such as adlfs, answer from the list of the directory above, and drop no other list than the one that is named.
+            for one in (path, path.rpartition("/")[0]):
+                forget(self._whole(one))
 
     def read(self, path: str, start: int, end: int, version: str | None) -> bytes:
         with self._turn:

@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tarfile
+import time
 from typing import Any
 
 import bowstring
@@ -287,6 +288,40 @@ def test_a_delta_table_is_read_in_place(tmp_path: pathlib.Path) -> None:
     (root / "left.parquet").write_bytes(b"no longer of the table")
     with bowstring.Loader(root, batch_size=10, shuffle=False, filesystem=Own()) as loader:
         assert [batch["id"].tolist() for batch in loader] == [list(range(10))]
+
+
+def test_a_file_that_is_replaced_is_noticed_behind_lists_that_are_kept(tmp_path: pathlib.Path) -> None:
+    class Keeping(Own):
+        """It answers from the lists that it keeps, and drops the one that it is told."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.listed: dict[str, Any] = {}
+
+        def ls(self, path: str, detail: bool = True) -> Any:
+            if path not in self.listed:
+                self.listed[path] = super().ls(path)
+            return self.listed[path]
+
+        def info(self, path: str) -> Any:
+            above = self.listed.get(path.rpartition("/")[0], [])
+            return next((one for one in above if one["name"] == path), None) or super().info(path)
+
+        def invalidate_cache(self, path: str) -> None:
+            self.listed.pop(path, None)
+
+    def write(first: int) -> None:
+        for name in ("a.parquet", "d/b.parquet"):
+            pq.write_table(pa.table({"id": np.arange(first, first + 100)}), tmp_path / name)
+
+    (tmp_path / "d").mkdir()
+    write(0)
+    for url in (tmp_path, tmp_path / "d/b.parquet"):
+        with bowstring.Loader(str(url), batch_size=10, filesystem=Keeping()) as loader:
+            time.sleep(0.05)
+            write(1000)
+            with pytest.raises(bowstring.SourceChangedError):
+                list(iter(loader))
 
 
 def test_a_cache_that_does_not_look_for_changes_is_refused(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
