@@ -56,15 +56,21 @@ impl Saved {
     /// `found`, right below the address in the store, together with these.
     pub(super) fn beside(&self, found: Vec<Entry>) -> Vec<Entry> {
         let start = self.url.trim_end_matches('/').len() + 1;
-        let mut all: BTreeMap<String, Option<Stamp>> =
-            found.into_iter().map(|entry| (entry.url, entry.stamp)).collect();
+        // A file and a directory may have one address.
+        let mut all: BTreeMap<(String, bool), Option<Stamp>> = found
+            .into_iter()
+            .map(|entry| {
+                let is_directory = entry.is_directory();
+                ((entry.url, is_directory), entry.stamp)
+            })
+            .collect();
         for (url, stamp) in self.below() {
             match url.get(start..).and_then(|name| name.find('/')) {
-                Some(end) => drop(all.entry(url.get(..start + end).unwrap_or(url).to_owned()).or_insert(None)),
-                None => drop(all.insert(url.to_owned(), Some(stamp.clone()))),
-            }
+                Some(end) => all.insert((url.get(..start + end).unwrap_or(url).to_owned(), true), None),
+                None => all.insert((url.to_owned(), false), Some(stamp.clone())),
+            };
         }
-        all.into_iter().map(|(url, stamp)| Entry { url, stamp }).collect()
+        all.into_iter().map(|((url, _), stamp)| Entry { url, stamp }).collect()
     }
 
     /// `found`, at any depth below the address in the store, together with these.
@@ -100,5 +106,16 @@ mod tests {
         assert_eq!((file.file(), file.beside(Vec::new())), (Some(entry("s3://b/dd/w", Some(4))), Vec::new()));
         let root = Saved { url: "s3://b/".to_owned(), ..file };
         assert_eq!(root.beside(Vec::new()), [entry("s3://b/d", None), entry("s3://b/dd", None)]);
+    }
+
+    #[test]
+    fn a_file_and_a_directory_of_one_name_are_both_there() {
+        let found = BTreeMap::from([("s3://b/t".to_owned(), stamp(1)), ("s3://b/u/x".to_owned(), stamp(2))]);
+        let saved = Saved { url: "s3://b".to_owned(), found };
+        let entry = |url: &str, size: Option<u64>| Entry { url: url.to_owned(), stamp: size.map(stamp) };
+        let there = vec![entry("s3://b/t", None), entry("s3://b/u", Some(8)), entry("s3://b/u", None)];
+        let expected =
+            [entry("s3://b/t", Some(1)), entry("s3://b/t", None), entry("s3://b/u", Some(8)), entry("s3://b/u", None)];
+        assert_eq!(saved.beside(there), expected);
     }
 }

@@ -199,7 +199,7 @@ impl FileSystem {
         }
     }
 
-    /// What is right in the directory at `url`, by name; of a file, itself.
+    /// What is right in the directory at `url`, by name, a file before a directory of its name; of a file, itself.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is neither; [`Error::Unsupported`] where directories cannot be listed; [`Error::Store`].

@@ -490,6 +490,20 @@ fn a_record_that_cannot_be_read_is_told_and_stops_no_other_file() {
 }
 
 #[test]
+fn a_key_with_others_below_it_is_listed_as_a_file_and_as_a_directory() {
+    for cached in [false, true] {
+        let rig = Rig::new();
+        let files = rig.files(cached);
+        for key in ["a/t", "a/t/1", "a/u"] {
+            save(&files, &format!("s3://bucket/{key}"), b"abcd", Upload::Wait).unwrap();
+        }
+        let listed = files.list("s3://bucket/a").unwrap();
+        let listed: Vec<_> = listed.iter().map(|entry| (entry.url.as_str(), entry.is_directory())).collect();
+        assert_eq!(listed, [("s3://bucket/a/t", false), ("s3://bucket/a/t", true), ("s3://bucket/a/u", false)]);
+    }
+}
+
+#[test]
 fn what_was_saved_takes_no_more_room_once_it_is_uploaded_and_evicts_nothing() {
     let rig = Rig::new();
     let files = rig.files(true);

@@ -180,6 +180,7 @@ impl Answers {
     fn listed(&self, number: u64) -> Result<HashMap<String, Entry>, Errno> {
         let url = held(&self.nodes).url(number).ok_or(Errno::ESTALE)?.to_owned();
         match self.files.list(&url) {
+            // Of a file and a directory of one name the directory comes last, and stays.
             Ok(found) => Ok(found.into_iter().map(|entry| (name_of(&entry.url), entry)).collect()),
             // It was found before it is listed: there is a mark of it and nothing else, or it went just now.
             Err(Error::NotFound { .. }) if number != ROOT => Ok(HashMap::new()),
