@@ -10,11 +10,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use object_store::path::Path;
-use object_store::{ObjectStore as _, PutOptions, PutPayload, PutResult};
+use object_store::{ObjectStore as _, ObjectStoreExt as _, PutOptions, PutPayload, PutResult};
 
 use super::super::condition::{Condition, Refusal};
 use super::super::multipart::{Multipart, PartStore};
@@ -25,6 +25,10 @@ use crate::per_process::PerProcess;
 
 /// How often a save may be overtaken by others until it fails; each time, another one has succeeded.
 pub(super) const MOST_OVERTAKEN: usize = 100;
+/// How often a store may refuse a new object where it shows none, in a row: somebody may have made one there and removed it again.
+const MOST_UNSHOWN: usize = 5;
+/// Pause after such a refusal: others may be changing what is there.
+const UNSHOWN_PAUSE: Duration = Duration::from_millis(100);
 /// Most stores that are remembered as told of in the log.
 const MOST_TOLD: usize = 64;
 
@@ -72,7 +76,7 @@ pub(super) async fn complete(
     expected: Option<&Condition>,
 ) -> Result<PutResult> {
     let began = Instant::now();
-    let (mut overtaken, mut is_refused) = (0, false);
+    let (mut overtaken, mut unshown, mut is_refused) = (0, 0, false);
     loop {
         let takes_conditions = match (ready, &multipart) {
             (Ready::Parts(_), Some(multipart)) => multipart.takes_conditions(),
@@ -84,20 +88,31 @@ pub(super) async fn complete(
             (true, None) => Condition::now(&*place.store, &place.prefix, path).await,
             (false, _) => Ok(Condition::Whatever),
         };
-        let put = match condition {
+        let (put, is_new) = match condition {
             Ok(condition) => {
                 let put = ready.put(place, path, multipart.as_deref_mut(), &condition).await;
-                put.map_err(|error| {
+                let put = put.map_err(|error| {
                     (if condition == Condition::Whatever { Refusal::Other } else { Refusal::of(&error) }, error)
-                })
+                });
+                (put, condition == Condition::Nothing)
             }
-            Err(error) => Err((Refusal::Other, error)),
+            Err(error) => (Err((Refusal::Other, error)), false),
         };
         let (refusal, error) = match put {
             Ok(put) => return Ok(put),
             Err(failed) => failed,
         };
+        let is_unshown = is_new
+            && refusal == Refusal::Overtaken
+            && matches!(place.store.head(path).await, Err(object_store::Error::NotFound { .. }));
+        unshown = if is_unshown { unshown + 1 } else { 0 };
         match refusal {
+            Refusal::Overtaken if is_unshown && unshown < MOST_UNSHOWN => tokio::time::sleep(UNSHOWN_PAUSE).await,
+            Refusal::Overtaken if is_unshown => {
+                let why = "the store refuses a new object there, and shows none: it has a directory of that name, as SeaweedFS makes them for \
+                           names below; save under another name";
+                return Err(Error::Store { operation: operation.to_owned(), url: place.url(path), source: why.into() });
+            }
             Refusal::Overtaken if expected.is_some() => {
                 return Err(Error::Mismatch {
                     what: format!("{} was changed while it was saved", place.url(path)),

@@ -504,6 +504,23 @@ fn a_key_with_others_below_it_is_listed_as_a_file_and_as_a_directory() {
 }
 
 #[test]
+fn a_name_that_a_store_refuses_and_shows_nothing_at_is_told_after_a_few_tries() {
+    for (cached, upload) in [(false, Upload::Wait), (true, Upload::Wait), (true, Upload::Background)] {
+        let rig = Rig::new();
+        let files = rig.files(cached);
+        rig.store.refuse(true);
+        let saved = save(&files, "s3://bucket/x", b"new", upload);
+        let error = saved.and_then(|()| files.flush()).unwrap_err();
+        let said = error.chain();
+        assert!(matches!(error, Error::Store { .. }) && said.contains("a directory of that name"), "{said}");
+        assert!(rig.store.puts() <= 10, "{} tries", rig.store.puts());
+        rig.store.refuse(false);
+        save(&files, "s3://bucket/x", b"new", upload).and_then(|()| files.flush()).unwrap();
+        assert_eq!(rig.stored("x").as_deref(), Some(&b"new"[..]));
+    }
+}
+
+#[test]
 fn what_was_saved_takes_no_more_room_once_it_is_uploaded_and_evicts_nothing() {
     let rig = Rig::new();
     let files = rig.files(true);

@@ -12,7 +12,7 @@ use object_store::memory::InMemory;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
@@ -21,6 +21,7 @@ use object_store::{
 pub(super) struct Failing {
     pub(super) inner: Arc<InMemory>,
     fails: AtomicBool,
+    refuses: AtomicBool,
     holds: AtomicBool,
     held: AtomicBool,
     keeps: AtomicBool,
@@ -41,6 +42,7 @@ impl Failing {
         Self {
             inner,
             fails: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
             holds: AtomicBool::new(false),
             held: AtomicBool::new(false),
             keeps: AtomicBool::new(false),
@@ -70,6 +72,11 @@ impl Failing {
     /// Whether each write fails.
     pub(super) fn fail(&self, fails: bool) {
         self.fails.store(fails, Ordering::SeqCst);
+    }
+
+    /// Whether each new object is refused, as where the store has a directory of its name.
+    pub(super) fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::SeqCst);
     }
 
     /// Whether each write waits.
@@ -181,6 +188,9 @@ impl ObjectStore for Failing {
         self.puts.lock().unwrap().push((location.clone(), payload.clone(), options.clone()));
         if self.loses.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
+        }
+        if self.refuses.load(Ordering::SeqCst) && options.mode == PutMode::Create {
+            return Err(Error::AlreadyExists { path: location.to_string(), source: "told to refuse".into() });
         }
         self.inner.put_opts(location, payload, options).await
     }
