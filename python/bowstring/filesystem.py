@@ -93,7 +93,9 @@ def _pattern(store: _native.OwnStore, root: str, path: str, timeout: float) -> s
         files.entry(store.url(path))
     except NotFoundError:
         fixed, slash, _ = path[: first.start()].rpartition("/")
-        return f"{store.url(fixed).rstrip('/')}/{path[len(fixed) + len(slash) :]}"
+        # Nothing of a path is encoded.
+        rest = path[len(fixed) + len(slash) :].replace("%", "%25")
+        return f"{store.url(fixed).rstrip('/')}/{rest}"
     return None
 
 

@@ -18,7 +18,7 @@ use super::data_name::{LOOKED_AT, extension, is_data, is_parquet, is_renamed, ma
 use super::directory::{INDEX, above};
 use super::display::display;
 use super::found::Found;
-use super::glob;
+use super::glob::{self, Pattern};
 use super::hits::{By, Common, Hits, Seen};
 use super::keys;
 use super::logs::{METADATA, is_metadata};
@@ -197,7 +197,7 @@ async fn mounted(stores: &mut Stores<'_>, url: &str, max_files: usize) -> Result
         let start = above.below(mount);
         let wanted = match above.pattern.as_deref() {
             Some(pattern) => {
-                let wanted = Wanted::new(pattern, start)?;
+                let wanted = Wanted::new(Pattern::encoded(pattern)?, start);
                 if !wanted.may_be_below(pattern)? {
                     continue;
                 }
@@ -254,7 +254,9 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
         Look::Iceberg(path) => {
             Ok(table(FoundTable::Iceberg(Root::new(place.clone(), path.clone()), None), place, path))
         }
-        Look::Pattern(path, pattern) => directory(place, path, Some(&Wanted::new(&pattern, "")?), max_files).await,
+        Look::Pattern(path, pattern) => {
+            directory(place, path, Some(&Wanted::new(Pattern::new(&pattern)?, "")), max_files).await
+        }
     }
 }
 
@@ -405,7 +407,7 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
     if glob::is_pattern(path) && !(http && path.contains('?')) {
         let (fixed, pattern) = glob::split(path);
         let (place, base) = stores.remote(&format!("{authority}{host}{fixed}"))?;
-        return directory(place, base, Some(&Wanted::new(pattern, "")?), max_files).await;
+        return directory(place, base, Some(&Wanted::new(Pattern::encoded(pattern)?, "")), max_files).await;
     }
     let (place, path) = stores.remote(text)?;
     let name = path.filename().unwrap_or_default();
@@ -549,6 +551,28 @@ mod tests {
             let said = count().await.unwrap_err().to_string();
             assert!(said.contains(name) && said.contains("rename"), "{said}");
             std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pattern_of_a_store_is_decoded_before_its_first_wildcard_and_behind_it() {
+        let store: Arc<dyn object_store::ObjectStore> = Arc::new(object_store::memory::InMemory::new());
+        for key in ["p q/a b.parquet", "p q/a%20b.parquet", "p q/*.parquet", "p q/c/a b.parquet"] {
+            store.put(&Path::parse(key).unwrap(), "x".into()).await.unwrap();
+        }
+        super::super::registered::register("memory://find-patterns/", &store);
+        let options = BTreeMap::new();
+        for (pattern, names) in [
+            ("a%20*.parquet", vec!["a b.parquet"]),
+            ("a *.parquet", vec!["a b.parquet"]),
+            ("a%2520*.parquet", vec!["a%20b.parquet"]),
+            ("%2A.par*", vec!["*.parquet"]),
+            ("*/a%20b.parquet", vec!["c/a b.parquet"]),
+        ] {
+            let url = format!("memory://find-patterns/p%20q/{pattern}");
+            let found = find(&[url], Access::from(&options), 10).await.unwrap();
+            let found: Vec<_> = found.files.iter().map(|file| file.name.to_string()).collect();
+            assert_eq!(found, names, "{pattern}");
         }
     }
 

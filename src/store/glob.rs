@@ -1,6 +1,7 @@
 //! Shell patterns over `/`-separated paths: `*`, `?`, `[a-z]`, `{a,b}` within a part, `**` over any number of parts. Listing goes down part by
 //! part, so patterns are matched and cut by parts; `globset` compiles whole paths to one regular expression, of a size that the pattern decides.
 
+use super::percent::leading_byte;
 use crate::error::{Error, Result};
 
 /// Returns true if `text` contains a character that has a meaning in patterns.
@@ -27,12 +28,43 @@ pub(crate) struct Pattern {
 }
 
 /// The alternatives of one part.
-type Part = Vec<Vec<char>>;
+type Part = Vec<Vec<Letter>>;
+
+/// A letter of a pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Letter {
+    /// As it was typed: it may have a meaning.
+    Typed(char),
+    /// It was encoded, and stands for itself.
+    Encoded(char),
+}
+
+impl Letter {
+    fn char(self) -> char {
+        match self {
+            Self::Typed(letter) | Self::Encoded(letter) => letter,
+        }
+    }
+}
 
 impl Pattern {
+    /// Of a path of this machine.
+    ///
     /// # Errors
     /// [`Error::Config`] if its braces stand for more than 65,536 texts.
     pub(crate) fn new(pattern: &str) -> Result<Self> {
+        Self::made(pattern, |text| Some(text.chars().map(Letter::Typed).collect()))
+    }
+
+    /// Of an address, whose characters may be percent-encoded, as in one without a pattern: an encoded one has no meaning.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and for bytes that are no UTF-8.
+    pub(crate) fn encoded(pattern: &str) -> Result<Self> {
+        Self::made(&pattern.replace("%2F", "/").replace("%2f", "/"), letters)
+    }
+
+    fn made(pattern: &str, letters: impl Fn(&str) -> Option<Vec<Letter>>) -> Result<Self> {
         let too_many = || {
             let problem = format!(
                 "the braces of pattern {pattern} stand for more than {ALTERNATIVES} texts; use * or a list of addresses"
@@ -45,10 +77,13 @@ impl Pattern {
             vec![pattern.to_owned()]
         };
         let mut left = ALTERNATIVES;
-        let mut part = |text: &str| {
+        let mut part = |text: &str| -> Result<Part> {
             let texts = expand(text, left).ok_or_else(too_many)?;
             left = left.saturating_sub(texts.len().saturating_sub(1));
-            Ok(texts.iter().map(|text| text.chars().collect()).collect())
+            let letters = |text: &String| {
+                letters(text).ok_or_else(|| Error::config("urls", format!("pattern {pattern} is not UTF-8")))
+            };
+            texts.iter().map(letters).collect()
         };
         let mut parts = |text: &String| text.split('/').filter(|part| !part.is_empty()).map(&mut part).collect();
         Ok(Self { alternatives: whole.iter().map(&mut parts).collect::<Result<_>>()? })
@@ -62,6 +97,25 @@ impl Pattern {
                 .get(..length)
                 .is_some_and(|parts| self.alternatives.iter().any(|pattern| path_matches(pattern, parts)))
         })
+    }
+}
+
+/// The letters of a part of an address. A percent sign that begins no byte is one. None if the bytes are no UTF-8.
+fn letters(text: &str) -> Option<Vec<Letter>> {
+    let (mut letters, mut rest) = (Vec::new(), text);
+    loop {
+        let mut bytes = Vec::new();
+        while let Some((byte, after)) = leading_byte(rest) {
+            bytes.push(byte);
+            rest = after;
+        }
+        letters.extend(String::from_utf8(bytes).ok()?.chars().map(Letter::Encoded));
+        let mut typed = rest.chars();
+        match typed.next() {
+            Some(letter) => letters.push(Letter::Typed(letter)),
+            None => return Some(letters),
+        }
+        rest = typed.as_str();
     }
 }
 
@@ -109,11 +163,12 @@ pub(crate) fn is_hidden(part: &str) -> bool {
 fn path_matches(pattern: &[Part], parts: &[&str]) -> bool {
     let Some((first, rest)) = pattern.split_first() else { return parts.is_empty() };
     // `**` is any number of parts.
-    let (any, one): (Vec<_>, Vec<_>) = first.iter().partition(|choice| choice.as_slice() == ['*', '*']);
+    let (any, one): (Vec<_>, Vec<_>) = first.iter().partition(|choice| choice.as_slice() == [Letter::Typed('*'); 2]);
     let next = parts.split_first();
     let here = |(part, parts): (&&str, &[&str])| {
         let (hidden, letters): (bool, Vec<char>) = (is_hidden(part), part.chars().collect());
-        let mut one = one.iter().filter(|choice| !hidden || choice.first() == letters.first());
+        let begins = |choice: &[Letter]| choice.first().copied().map(Letter::char) == letters.first().copied();
+        let mut one = one.iter().filter(|choice| !hidden || begins(choice));
         one.any(|choice| part_matches(choice, &letters)) && path_matches(rest, parts)
     };
     let further = |(part, parts): (&&str, &[&str])| !is_hidden(part) && path_matches(pattern, parts);
@@ -121,7 +176,7 @@ fn path_matches(pattern: &[Part], parts: &[&str]) -> bool {
 }
 
 /// Linear in practice: on a mismatch only the last `*` is tried again.
-fn part_matches(pattern: &[char], part: &[char]) -> bool {
+fn part_matches(pattern: &[Letter], part: &[char]) -> bool {
     let (mut at, mut here, mut star) = (0, 0, None);
     while let Some(&letter) = part.get(here) {
         match pattern.get(at..).and_then(|rest| one(rest, letter)) {
@@ -143,7 +198,7 @@ fn part_matches(pattern: &[char], part: &[char]) -> bool {
             },
         }
     }
-    pattern.get(at..).is_some_and(|rest| rest.iter().all(|&letter| letter == '*'))
+    pattern.get(at..).is_some_and(|rest| rest.iter().all(|&letter| letter == Letter::Typed('*')))
 }
 
 enum Step {
@@ -152,33 +207,33 @@ enum Step {
     Took(usize),
 }
 
-fn one(pattern: &[char], letter: char) -> Option<Step> {
+fn one(pattern: &[Letter], letter: char) -> Option<Step> {
     match pattern.first()? {
-        '*' => Some(Step::Star),
-        '?' => Some(Step::Took(1)),
-        '[' => match pattern.iter().position(|&letter| letter == ']').filter(|&end| end > 1) {
-            Some(end) => class(pattern.get(1..end)?, letter).then_some(Step::Took(end + 1)),
-            None => (letter == '[').then_some(Step::Took(1)),
+        Letter::Typed('*') => Some(Step::Star),
+        Letter::Typed('?') => Some(Step::Took(1)),
+        Letter::Typed('[') => match pattern.iter().position(|&letter| letter == Letter::Typed(']')) {
+            Some(end) if end > 1 => class(pattern.get(1..end)?, letter).then_some(Step::Took(end + 1)),
+            _ => (letter == '[').then_some(Step::Took(1)),
         },
-        &same => (same == letter).then_some(Step::Took(1)),
+        same => (same.char() == letter).then_some(Step::Took(1)),
     }
 }
 
-fn class(class: &[char], letter: char) -> bool {
+fn class(class: &[Letter], letter: char) -> bool {
     let (negated, class) = match class {
-        ['!' | '^', rest @ ..] => (true, rest),
+        [Letter::Typed('!' | '^'), rest @ ..] => (true, rest),
         all => (false, all),
     };
     let mut rest = class;
     let mut found = false;
     while let Some((&first, after)) = rest.split_first() {
         match after {
-            ['-', last, after @ ..] => {
-                found |= (first..=*last).contains(&letter);
+            [Letter::Typed('-'), last, after @ ..] => {
+                found |= (first.char()..=last.char()).contains(&letter);
                 rest = after;
             }
             _ => {
-                found |= first == letter;
+                found |= first.char() == letter;
                 rest = after;
             }
         }
@@ -205,6 +260,20 @@ mod tests {
         assert!(!yes("a*b*c", "a_b_d") && yes("a*b*c", "a_bb_c"));
         assert_eq!(split("/data/x/*/y"), ("/data/x/", "*/y"));
         assert_eq!(split("*.parquet"), ("", "*.parquet"));
+    }
+
+    #[test]
+    fn letters_of_an_address_are_decoded_and_encoded_ones_have_no_meaning() {
+        let yes = |pattern: &str, path: &str| Pattern::encoded(pattern).unwrap().matches(path).is_some();
+        assert!(yes("a%20*.parquet", "a b.parquet") && !yes("a%20*.parquet", "a%20b.parquet"));
+        assert!(yes("a%2520*", "a%20b") && yes("%C3%A4?%c3%a9", "äxé") && yes("a b*", "a bc"));
+        assert!(yes("%2A*", "*x") && !yes("%2A*", "ax") && yes("%2A%2A/x", "**/x") && !yes("%2A%2A/x", "a/x"));
+        assert!(yes("[a%5D]%5B*", "][x") && yes("[a%2Dc]*", "-x") && !yes("[a%2Dc]*", "bx") && yes("[%21a]*", "!"));
+        assert!(yes("{a%2Cb,c}*", "a,bx") && !yes("{a%2Cb,c}*", "bx") && yes("%7Ba,b%7D*", "{a,b}x"));
+        assert!(yes("d%2Fa*", "d/ax") && yes("{d%2fa,b}*", "d/a"), "an encoded slash is one, as in any address");
+        assert!(yes("%5Ftmp*/x", "_tmp/x") && yes("100%*", "100%x") && yes("%zz*", "%zz"));
+        assert!(matches!(Pattern::encoded("%ff*"), Err(Error::Config { option: "urls", .. })));
+        assert!(Pattern::new("a%20*").unwrap().matches("a b").is_none(), "a path has nothing encoded");
     }
 
     #[test]

@@ -33,6 +33,13 @@ pub(crate) fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+/// The byte that `text` begins with, if it is percent-encoded, and what follows it.
+pub(super) fn leading_byte(text: &str) -> Option<(u8, &str)> {
+    let (digits, rest) = text.strip_prefix('%')?.split_at_checked(2)?;
+    let is_byte = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    Some((u8::from_str_radix(digits, 16).ok().filter(|_| is_byte)?, rest))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +53,7 @@ mod tests {
         }
         assert_eq!(encoded("a b/k=1.5/*?[x]{y}#%ä"), "a%20b/k=1.5/%2A%3F%5Bx%5D%7By%7D%23%25%C3%A4");
         assert_eq!(decoded(&encoded("ä%2F?")).as_deref(), Some("ä%2F?"));
+        assert_eq!(leading_byte("%2fx"), Some((b'/', "x")));
+        assert!(["", "a%20", "%", "%2", "%+1", "%zz", "%ää"].iter().all(|text| leading_byte(text).is_none()));
     }
 }

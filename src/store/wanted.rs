@@ -12,11 +12,8 @@ pub(super) struct Wanted<'s> {
 
 impl<'s> Wanted<'s> {
     /// Names that match `pattern` once `start` and a slash are before them, if that is not empty.
-    ///
-    /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for what is no pattern.
-    pub(super) fn new(pattern: &str, start: &'s str) -> Result<Self> {
-        Ok(Self { pattern: Pattern::new(pattern)?, start })
+    pub(super) fn new(pattern: Pattern, start: &'s str) -> Self {
+        Self { pattern, start }
     }
 
     /// Returns true if `name` matches and is one of data, of a store or of this machine (`local`).
@@ -28,15 +25,15 @@ impl<'s> Wanted<'s> {
         self.pattern.matches(&name).is_some_and(|named| is_data(&name, named, local))
     }
 
-    /// False if nothing below the start can be meant by `pattern`, this one's text; so nothing there needs to be listed.
+    /// False if nothing below the start can be meant by `pattern`, this one's text, of an address; so nothing there needs to be listed.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// As [`Pattern::encoded`].
     pub(super) fn may_be_below(&self, pattern: &str) -> Result<bool> {
         let depth = self.start.split('/').count();
         let head = pattern.split('/').take(depth).collect::<Vec<_>>().join("/");
         // Braces may have slashes in them.
         let is_plain = !pattern.contains(['{', '}']) && !head.contains("**");
-        Ok(!is_plain || Pattern::new(&head)?.matches(self.start).is_some())
+        Ok(!is_plain || Pattern::encoded(&head)?.matches(self.start).is_some())
     }
 }

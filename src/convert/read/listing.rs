@@ -94,8 +94,8 @@ impl Listing {
         if is_pattern(src) {
             let (start, pattern) = glob::split(src);
             let below = Self::open(if start.is_empty() { "." } else { start }, storage_options, read_bytes)?;
-            let matching = Matching { below, pattern: Pattern::new(pattern)?, shown: src.to_owned() };
-            return Ok(Self::Matching(Box::new(matching)));
+            let pattern = if src.contains("://") { Pattern::encoded(pattern) } else { Pattern::new(pattern) };
+            return Ok(Self::Matching(Box::new(Matching { below, pattern: pattern?, shown: src.to_owned() })));
         }
         if is_remote(src) {
             return Ok(Self::Remote(Box::new(Remote::open(src, storage_options, read_bytes)?)));
