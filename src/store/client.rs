@@ -6,7 +6,7 @@
 //! A peer may close a connection before a request is sent on it: it restarts, or it speaks another protocol. hyper calls such a request
 //! cancelled, a failure that `object_store` does not know and therefore never repeats. It does repeat a request that a busy store refuses,
 //! so that only this client sees these answers in time. Nor does it know conditions of the request that completes an upload in parts, or
-//! servers that cut a list short without a way to the rest.
+//! servers that cut a list short without a way to the rest; and it fails a list for one key that no address leads to.
 //!
 //! Nothing follows a redirect to another host, where the session token, or the signature in an address, would go along.
 
@@ -26,6 +26,7 @@ use reqwest::{Method, StatusCode};
 use super::answer::PREFIX;
 use super::origins;
 use super::transport::{self, Redirects};
+use super::unaddressed;
 
 tokio::task_local! {
     /// The condition of the upload that this task completes.
@@ -151,12 +152,13 @@ impl HttpService for Client {
         if !lists {
             return Ok(answer);
         }
-        // A page of at most a thousand names.
+        // A page of at most a few thousand names.
         let (parts, body) = answer.into_parts();
         let page = body.bytes().await?;
         if is_cut_short(&page) {
             return Err(HttpError::new(HttpErrorKind::Unknown, CutShort));
         }
+        let page = unaddressed::without(&page).map_or(page, Bytes::from);
         Ok(HttpResponse::from_parts(parts, page.into()))
     }
 }
@@ -205,10 +207,10 @@ fn is_cut_short(page: &[u8]) -> bool {
     has("<IsTruncated>true</IsTruncated>") && !has("<NextContinuationToken>")
 }
 
-/// Returns true if `request` asks for a list of objects, in the language of S3.
+/// Returns true if `request` asks for a list of objects, in the language of S3 or Azure.
 fn is_list(request: &HttpRequest) -> bool {
     let query = request.uri().query().unwrap_or_default();
-    request.method() == Method::GET && query.split('&').any(|part| part == "list-type=2")
+    request.method() == Method::GET && query.split('&').any(|part| matches!(part, "list-type=2" | "comp=list"))
 }
 
 /// Returns true if `request` completes an upload in parts, in the language of S3.
@@ -331,6 +333,7 @@ mod tests {
             is_list(&request)
         };
         assert!(asks(Method::GET, "delimiter=%2F&list-type=2&prefix=a"));
+        assert!(asks(Method::GET, "restype=container&comp=list") && !asks(Method::GET, "comp=blocklist"));
         assert!(!asks(Method::GET, "prefix=list-type=2") && !asks(Method::PUT, "list-type=2"));
     }
 

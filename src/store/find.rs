@@ -576,6 +576,58 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "cloud")]
+    #[tokio::test]
+    async fn a_key_that_no_address_leads_to_is_named_if_it_may_be_data_and_left_out_if_not() {
+        use std::io::{Read, Write};
+
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let answer = |heard: &str| {
+            if !heard.starts_with("GET") || !heard.contains("list-type=2") {
+                return "HTTP/1.1 404 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".to_owned();
+            }
+            let keys = match heard.contains("prefix=hidden") {
+                true => ["hidden/a.parquet", "hidden/_tmp//x.txt", "hidden/_tmp/&#x1;"],
+                false => ["shown/a.parquet", "shown/b//c.parquet", "shown/_tmp/&#x1;"],
+            };
+            let objects = keys.map(|key| {
+                let time = "2026-01-01T00:00:00.000Z";
+                format!("<Contents><Key>{key}</Key><LastModified>{time}</LastModified><Size>12</Size></Contents>")
+            });
+            let objects = objects.concat();
+            let page = format!("<ListBucketResult>{objects}<IsTruncated>false</IsTruncated></ListBucketResult>");
+            format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{page}", page.len())
+        };
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                std::thread::spawn(move || {
+                    let mut heard = vec![0; 8192];
+                    let length = stream.read(&mut heard).unwrap_or_default();
+                    let _ = stream.write_all(answer(&String::from_utf8_lossy(&heard[..length])).as_bytes());
+                });
+            }
+        });
+        let options = [
+            ("aws_endpoint", endpoint.as_str()),
+            ("aws_allow_http", "true"),
+            ("aws_access_key_id", "i"),
+            ("aws_secret_access_key", "s"),
+        ];
+        let options: BTreeMap<String, String> =
+            options.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let found = async |url: &str| find(&[url.to_owned()], Access::from(&options), 10).await;
+        for url in ["s3://b/hidden", "s3://b/hidden/*.parquet", "s3://b/shown/*.parquet"] {
+            let files = found(url).await.unwrap().files;
+            assert_eq!(files.iter().map(|file| &*file.name).collect::<Vec<_>>(), ["a.parquet"], "{url}");
+        }
+        for url in ["s3://b/shown", "s3://b/shown/**/*.parquet"] {
+            let error = found(url).await.unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, Error::Unsupported { .. }) && said.contains("\"shown/b//c.parquet\""), "{said}");
+        }
+    }
+
     #[tokio::test]
     async fn a_whole_file_by_the_name_of_one_being_written_is_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -81,6 +81,7 @@ mod tentative;
 mod transport;
 #[cfg(feature = "convert")]
 mod tree;
+mod unaddressed;
 mod unavailable;
 mod unforked;
 pub(crate) mod walk;

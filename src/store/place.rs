@@ -14,6 +14,7 @@ use super::mounts::Mount;
 use super::multipart::PartStore;
 use super::registered::kind;
 use super::remedy::advised;
+use super::unaddressed::{fault, named, noting};
 use super::walk::{Walk, Ways, below};
 use crate::error::{Error, Result};
 
@@ -115,6 +116,9 @@ impl Place {
         }
         // A store of ours may know what to do.
         let error = match error {
+            object_store::Error::InvalidPath { source } if operation == "list" => {
+                return self.unaddressed(named(&source), fault(&source));
+            }
             object_store::Error::Generic { store, source } => match source.downcast::<Error>() {
                 Ok(told) => return *told,
                 Err(source) => object_store::Error::Generic { store, source },
@@ -123,6 +127,13 @@ impl Place {
         };
         let source = advised(&url, error);
         Error::Store { operation: operation.to_owned(), url, source }
+    }
+
+    /// The error for `key`, which was listed and has no address: it has `fault` in it.
+    fn unaddressed(&self, key: &str, fault: &str) -> Error {
+        let what = format!("the key {key:?} of {}, which has {fault} in it,", self.prefix);
+        let hint = "no address leads to it, and what it is below cannot be listed: rename or remove it with the store's own tool";
+        Error::unsupported(what, hint)
     }
 
     /// The error of listing `base`: an answer that stays is what web servers have where others have directories.
@@ -138,7 +149,8 @@ impl Place {
     /// were met before `enough` said so.
     ///
     /// # Errors
-    /// [`Error::Limit`] names `limits.max_files`; [`Error::Config`] for a file that a link leads to a second time; [`Error::Store`].
+    /// [`Error::Limit`] names `limits.max_files`; [`Error::Config`] for a file that a link leads to a second time; [`Error::Unsupported`] for
+    /// a key that `accept` takes and no address leads to; [`Error::Store`].
     pub(super) async fn list(
         &self,
         base: &Path,
@@ -161,15 +173,29 @@ impl Place {
                 }
             }
         } else {
-            let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
-            while !enough()
-                && let Some(next) = listing.next().await
-            {
-                let meta = next.map_err(|error| self.unlisted(base, error))?;
-                if accept(below(base, &meta.location)) {
-                    found.push(meta);
-                    check_count(found.len(), most)?;
+            let list = async {
+                let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
+                while !enough()
+                    && let Some(next) = listing.next().await
+                {
+                    let meta = next.map_err(|error| self.unlisted(base, error))?;
+                    if accept(below(base, &meta.location)) {
+                        found.push(meta);
+                        check_count(found.len(), most)?;
+                    }
                 }
+                Ok::<_, Error>(())
+            };
+            let (listed, left_out) = noting(list).await;
+            listed?;
+            let wanted = left_out.iter().find(|key| {
+                let name = key.strip_prefix(base.as_ref()).unwrap_or(key);
+                accept(name.strip_prefix('/').filter(|_| !base.as_ref().is_empty()).unwrap_or(name))
+            });
+            if let Some((key, wrong)) =
+                wanted.filter(|_| !enough()).and_then(|key| Some((key, Path::parse(key).err()?)))
+            {
+                return Err(self.unaddressed(key, fault(&wrong)));
             }
         }
         // Some tools mark a directory by an empty object of its name.
@@ -228,6 +254,23 @@ mod tests {
             assert_eq!(decoded(url.path()), Some(format!("/k/{key}")));
         }
         assert_eq!(kept("s3://b/as typed\t "), "s3://b/as typed%09%20");
+    }
+
+    #[test]
+    fn a_key_without_an_address_is_named_with_what_is_wrong() {
+        let place = Place::new(Arc::new(object_store::memory::InMemory::new()), "s3://b/");
+        for (key, fault) in
+            [("d/_tmp//x.txt", "an empty part"), ("d/a\u{1}b", "a control character"), ("d/../x", "a part `.` or `..`")]
+        {
+            let source = Path::parse(key).unwrap_err();
+            let error = place.failed("list", &Path::from("d"), object_store::Error::InvalidPath { source });
+            let said = error.to_string();
+            assert!(
+                matches!(error, Error::Unsupported { .. }) && said.contains(&format!("{key:?} of s3://b/")),
+                "{said}"
+            );
+            assert!(said.contains(fault) && said.contains("the store's own tool"), "{said}");
+        }
     }
 
     #[test]

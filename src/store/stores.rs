@@ -29,6 +29,7 @@ use super::place::{MountedAt, Place, kept};
 use super::profile;
 use super::registered::{self, is_registered};
 use super::remedy::advised;
+use super::unaddressed::fault;
 use crate::error::{Error, Result};
 
 /// Makes stores, one per bucket or server.
@@ -247,14 +248,19 @@ impl<'a> Stores<'a> {
                 url.scheme(),
                 "s3" | "s3a" | "gs" | "az" | "adl" | "azure" | "abfs" | "abfss" | "http" | "https"
             );
+            let in_path = |wrong| format!("has {} in its path", fault(&wrong));
             let problem = match url.scheme() {
                 "grpc" | "grpc+tcp" | "grpc+tls" => {
                     "is a server's, which gives batches and no files; loaders, `bench` and `inspect` take it alone, and \
                      `bowstring.flight.Connection` its rows"
+                        .to_owned()
                 }
-                _ if is_known && url.has_host() => "has an empty part, `.` or `..` in its path, or one that is not UTF-8",
-                _ if is_known => "names no bucket, container or host",
-                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs, bow, iceberg, uc, glue, hms",
+                _ if is_known && url.has_host() => {
+                    Path::from_url_path(url.path()).map_or_else(in_path, |_| "is no address of its store".to_owned())
+                }
+                _ if is_known => "names no bucket, container or host".to_owned(),
+                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf, hdfs, bow, iceberg, uc, glue, hms"
+                    .to_owned(),
             };
             Error::config("urls", format!("{shown} {problem}"))
         })?;
@@ -494,7 +500,10 @@ mod tests {
         let mut stores = Stores::new((&options).into()).unwrap();
         for (text, problem) in [
             ("http://h/d//a.parquet", "has an empty part"),
-            ("s3://b//t", "has an empty part"),
+            ("s3://b//t", "has an empty part in its path"),
+            ("s3://b/a%01b", "has a control character in its path"),
+            ("s3://b/a\tb", "has a control character in its path"),
+            ("s3://b/%ff", "has a part that is not UTF-8 in its path"),
             ("s3:///t", "names no bucket"),
             ("s4://b/t", "has an unknown scheme"),
             ("https://h/a.parquet#x", "with a fragment"),
