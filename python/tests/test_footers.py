@@ -123,3 +123,29 @@ def test_columns_of_nulls_are_read_in_units(tmp_path: pathlib.Path) -> None:
             assert sorted(int(one) for batch in batches for one in batch["id"]) == list(range(rows))
             for batch in batches:
                 assert not any(np.asarray(batch[f"{name}__valid"]).any() for name in ("d", "i", "s"))
+
+
+def as_fastparquet_has_it(path: pathlib.Path) -> None:
+    """Gives the empty list of row groups of a file without rows no type, as fastparquet writes it."""
+    data = path.read_bytes()
+    # No rows (field 3), and a list of structs without elements (field 4).
+    assert data.count(b"\x16\x00\x19\x0c") == 1
+    path.write_bytes(data.replace(b"\x16\x00\x19\x0c", b"\x16\x00\x19\x00"))
+
+
+def test_an_empty_list_of_row_groups_may_have_no_type(tmp_path: pathlib.Path) -> None:
+    table = pa.table({"id": pa.array(range(6), pa.int64())})
+    pq.write_table(table, tmp_path / "part.0.parquet")
+    # fastparquet has a schema without rows beside the data of each directory.
+    for name in ("_common_metadata", "part.1.parquet"):
+        pq.write_metadata(table.schema, tmp_path / name)
+        as_fastparquet_has_it(tmp_path / name)
+        assert pq.read_metadata(tmp_path / name).num_row_groups == 0
+    for url in (tmp_path, f"{tmp_path}/**/*.parquet", [str(tmp_path / "part.0.parquet")]):
+        with bowstring.Loader(url, batch_size=6, shuffle=False) as loader:
+            assert [batch["id"].tolist() for batch in loader] == [list(range(6))]
+    assert bowstring.Loader(tmp_path / "part.1.parquet", batch_size=6).rows == 0
+    # What tells nothing of the data is not passed over: Petastorm's schema may be what is damaged.
+    (tmp_path / "_common_metadata").write_bytes(b"PAR1 no footer PAR1")
+    with pytest.raises(bowstring.CorruptError, match="_common_metadata"):
+        bowstring.Loader(tmp_path, batch_size=6)

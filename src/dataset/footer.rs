@@ -95,7 +95,8 @@ impl Footers {
         let digest = Sha256::digest(bytes).into();
         let outline = Outline::read(bytes, &self.limits, place)?;
         let known = self.heads.of_schema(&outline.digest).map(|head| head.descriptor());
-        let metadata = parse(bytes, false, known, place)?;
+        let typed = outline.typed(bytes);
+        let metadata = parse(&typed, false, known, place)?;
         validate(&metadata, start, &self.limits, place)?;
         let pairs = metadata.file_metadata().key_value_metadata();
         let said = |key: &str| {
@@ -107,7 +108,7 @@ impl Footers {
         if julian::is_legacy(said)
             && julian::may_be_old(&schema)
             && self.may_tell_days()
-            && let Ok(metadata) = parse(bytes, true, Some(schema), place)
+            && let Ok(metadata) = parse(&typed, true, Some(schema), place)
         {
             self.tell_days(&metadata, place);
         }
@@ -174,8 +175,8 @@ pub(super) async fn again(
             let file = place.file.as_deref().unwrap_or_default().to_owned();
             return Err(Error::SourceChanged { file, was: stamp, now: "another footer".to_owned() });
         }
-        Outline::read(&bytes, &limits, &place)?;
-        let metadata = parse(&bytes, true, schema, &place)?;
+        let outline = Outline::read(&bytes, &limits, &place)?;
+        let metadata = parse(&outline.typed(&bytes), true, schema, &place)?;
         validate(&metadata, start, &limits, &place)?;
         Ok(metadata)
     });
@@ -421,6 +422,28 @@ mod tests {
         };
         assert!(read("data/NOTES").contains("counts as data"), "{}", read("data/NOTES"));
         assert!(!read("data.v2/a.parquet").contains("counts as data"));
+    }
+
+    #[test]
+    fn an_empty_list_may_be_of_any_type() {
+        let schema = [
+            // version = 1; the root with one child; `a`, a required INT32; no rows.
+            &[0x15, 0x02, 0x19, 0x2c][..],
+            &[0x48, 1, b'r', 0x15, 0x02, 0x00],
+            &[0x15, 0x02, 0x25, 0x00, 0x18, 1, b'a', 0x00],
+            &[0x16, 0x00],
+        ]
+        .concat();
+        let place = Place::file("x");
+        for header in [0x0c, 0x00, 0x01, 0x03] {
+            // As fastparquet has it: row groups, and pairs of keys and values.
+            let bytes = [&schema[..], &[0x19, header, 0x19, header, 0x00]].concat();
+            let outline = Outline::read(&bytes, &Limits::default(), &place).unwrap();
+            let metadata = parse(&outline.typed(&bytes), false, None, &place).unwrap();
+            assert_eq!((metadata.num_row_groups(), metadata.file_metadata().num_rows()), (0, 0), "{header}");
+        }
+        let one = [&schema[..], &[0x19, 0x10, 0x00, 0x00]].concat();
+        assert!(Outline::read(&one, &Limits::default(), &place).is_err(), "a row group of no type");
     }
 
     #[test]

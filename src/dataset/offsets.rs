@@ -78,7 +78,7 @@ pub(super) fn locations(bytes: &[u8]) -> Result<Vec<Location>, Broken> {
             continue;
         }
         let (count, element) = reader.list()?;
-        if element != kind::STRUCT {
+        if element != kind::STRUCT && count > 0 {
             return Err("its pages are not a list of structs");
         }
         // Each takes four bytes at least.

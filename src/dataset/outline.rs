@@ -3,10 +3,12 @@
 //! The parser believes the schema alone. A column chunk names its type and its path again, and a writer that means two things
 //! has written neither: such a file is damaged, and its numbers would be other numbers.
 
+use std::borrow::Cow;
+
 use sha2::{Digest, Sha256};
 
 use super::limits::Limits;
-use super::shape::{FOOTER, conforms};
+use super::shape::{FOOTER, Untyped, conforms};
 use super::thrift::{Broken, Reader, kind};
 use crate::error::{Error, Place, Result};
 
@@ -63,6 +65,7 @@ pub(super) struct Outline<'a> {
     /// Ascending by leaf.
     pub(super) wide: Vec<Wide>,
     leaves: Vec<Leaf<'a>>,
+    untyped: Vec<Untyped>,
 }
 
 /// A leaf column of the schema.
@@ -100,6 +103,7 @@ impl<'a> Outline<'a> {
             nulls: Vec::new(),
             wide: Vec::new(),
             leaves: Vec::new(),
+            untyped: Vec::new(),
         };
         let mut reader = Reader::new(bytes);
         let mut last = 0;
@@ -134,7 +138,7 @@ impl<'a> Outline<'a> {
                         let limit = limits.max_row_groups;
                         return Err(too_many("the number of row groups", count, limit, "limits.max_row_groups"));
                     }
-                    if element != kind::STRUCT {
+                    if element != kind::STRUCT && count > 0 {
                         return Err(corrupt("the row groups are not structs"));
                     }
                     for number in 0..count {
@@ -150,8 +154,19 @@ impl<'a> Outline<'a> {
                 _ => reader.skip(field, OTHER_STRUCTS).map_err(corrupt)?,
             }
         }
-        conforms(&mut Reader::new(bytes), &FOOTER).map_err(corrupt)?;
+        conforms(&mut Reader::new(bytes), &FOOTER, &mut outline.untyped).map_err(corrupt)?;
         Ok(outline)
+    }
+
+    /// The footer, whose `bytes` this outlines, for the parser: that takes an empty list only with the type of its elements.
+    pub(super) fn typed<'b>(&self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
+        let mut bytes = Cow::Borrowed(bytes);
+        for (begin, kind) in &self.untyped {
+            if let Some(header) = bytes.to_mut().get_mut(*begin) {
+                *header = (*header & 0xf0) | *kind;
+            }
+        }
+        bytes
     }
 
     /// The leaf's path, with dots.
@@ -312,7 +327,7 @@ impl<'a> Outline<'a> {
                 }
                 (3, kind::LIST) => {
                     let (count, element) = reader.list()?;
-                    if element != kind::BINARY {
+                    if element != kind::BINARY && count > 0 {
                         return Err("a column's path is not a list of names".into());
                     }
                     let mut same = count == path.len();

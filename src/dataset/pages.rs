@@ -291,7 +291,7 @@ pub(super) fn values(bytes: &[u8]) -> Option<usize> {
 
 /// The header that `bytes` begin with.
 pub(super) fn header(bytes: &[u8]) -> Result<Header, Broken> {
-    conforms(&mut Reader::new(bytes), &PAGE)?;
+    conforms(&mut Reader::new(bytes), &PAGE, &mut Vec::new())?;
     let mut reader = Reader::new(bytes);
     let mut header = Header { part: -1, ..Header::default() };
     let mut last = 0;

@@ -158,8 +158,11 @@ pub(super) static PAGE: Shape = Shape {
     lists: 0,
 };
 
-/// Reads past one structure, which must have this shape.
-pub(super) fn conforms(reader: &mut Reader<'_>, shape: &Shape) -> Result<(), Broken> {
+/// An empty list that names another type than its own: where it begins, and its own type.
+pub(super) type Untyped = (usize, u8);
+
+/// Reads past one structure, which must have this shape, and notes empty lists of another type.
+pub(super) fn conforms(reader: &mut Reader<'_>, shape: &Shape, untyped: &mut Vec<Untyped>) -> Result<(), Broken> {
     let (mut last, mut met) = (0, 0_u32);
     while let Some(field) = reader.field(&mut last)? {
         let Some((id, wanted, _)) = shape.fields.iter().find(|(id, ..)| *id == field.id) else {
@@ -170,7 +173,7 @@ pub(super) fn conforms(reader: &mut Reader<'_>, shape: &Shape) -> Result<(), Bro
         match wanted {
             Type::Bool if matches!(field.kind, kind::TRUE | kind::FALSE) => {}
             Type::Is(_) if field.kind == kind_of(wanted) => reader.skip(field, shape.lists)?,
-            _ if field.kind == kind_of(wanted) => value(reader, wanted, shape.lists)?,
+            _ if field.kind == kind_of(wanted) => value(reader, wanted, shape.lists, untyped)?,
             _ => return Err("a field has another type than its own"),
         }
     }
@@ -187,16 +190,20 @@ fn kind_of(wanted: &Type) -> u8 {
     }
 }
 
-fn value(reader: &mut Reader<'_>, wanted: &Type, lists: usize) -> Result<(), Broken> {
+fn value(reader: &mut Reader<'_>, wanted: &Type, lists: usize, untyped: &mut Vec<Untyped>) -> Result<(), Broken> {
     match wanted {
-        Type::Struct(shape) => conforms(reader, shape),
+        Type::Struct(shape) => conforms(reader, shape, untyped),
         Type::List(of) => {
+            let begin = reader.position();
             let (count, element) = reader.list()?;
-            // Writers give an empty list any type.
-            if count > 0 && element != kind_of(of) {
-                return Err("a list has elements of another type than its own");
+            if element != kind_of(of) {
+                // Writers give an empty list any type.
+                if count > 0 {
+                    return Err("a list has elements of another type than its own");
+                }
+                untyped.push((begin, kind_of(of)));
             }
-            (0..count).try_for_each(|_| value(reader, of, lists))
+            (0..count).try_for_each(|_| value(reader, of, lists, untyped))
         }
         Type::Is(kind) => reader.skip(super::thrift::Field { id: 0, kind: *kind }, lists),
         Type::Bool => reader.skip_bytes(1),
@@ -209,13 +216,27 @@ mod tests {
 
     #[test]
     fn a_field_of_another_type_or_none_is_seen() {
+        let conforms = |bytes: &[u8]| conforms(&mut Reader::new(bytes), &PAIR, &mut Vec::new());
         // A key and a value.
         let pair = [0x18, 1, b'k', 0x18, 1, b'v', 0];
-        assert_eq!(conforms(&mut Reader::new(&pair), &PAIR), Ok(()));
-        assert_eq!(conforms(&mut Reader::new(&[0x18, 1, b'k', 0]), &PAIR), Ok(()), "the value may be missing");
-        assert!(conforms(&mut Reader::new(&[0x28, 1, b'v', 0]), &PAIR).is_err(), "the key may not");
-        assert!(conforms(&mut Reader::new(&[0x15, 2, 0]), &PAIR).is_err(), "a number is not a key");
+        assert_eq!(conforms(&pair), Ok(()));
+        assert_eq!(conforms(&[0x18, 1, b'k', 0]), Ok(()), "the value may be missing");
+        assert!(conforms(&[0x28, 1, b'v', 0]).is_err(), "the key may not");
+        assert!(conforms(&[0x15, 2, 0]).is_err(), "a number is not a key");
         let later = [0x18, 1, b'k', 0x85, 2, 0];
-        assert_eq!(conforms(&mut Reader::new(&later), &PAIR), Ok(()), "fields of later versions are skipped");
+        assert_eq!(conforms(&later), Ok(()), "fields of later versions are skipped");
+    }
+
+    #[test]
+    fn an_empty_list_of_another_type_is_noted() {
+        let sizes = |list: &[u8]| [&[0x29][..], list, &[0]].concat();
+        let noted = |bytes: &[u8]| {
+            let mut untyped = Vec::new();
+            conforms(&mut Reader::new(bytes), &SIZES, &mut untyped).map(|()| untyped)
+        };
+        assert_eq!(noted(&sizes(&[kind::I64])), Ok(vec![]));
+        assert_eq!(noted(&sizes(&[0])), Ok(vec![(1, kind::I64)]));
+        assert_eq!(noted(&sizes(&[0xf0, 0])), Ok(vec![(1, kind::I64)]), "the count is a number of its own");
+        assert!(noted(&sizes(&[0x10, 0])).is_err(), "one element of no type");
     }
 }
