@@ -59,6 +59,9 @@ def literal(value: Any) -> str:
     """A value that is not special, as the text of a filter has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        # A shorter text may be that of another integer.
+        return f"{value:.1f}" if abs(value) < 1 << 127 else repr(value)
     return repr(value) if isinstance(value, (int, float)) else "'" + str(value).replace("'", "''") + "'"
 
 

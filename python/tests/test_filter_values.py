@@ -194,3 +194,45 @@ def test_a_decimal_is_a_number_and_its_text_is_str(kinds: str, tmp_path: pathlib
 def test_tuples_that_no_filter_can_say_are_errors_with_a_way_out(kinds: str, filter_: Any, why: str) -> None:
     with pytest.raises(bowstring.ConfigError, match=f"option filter: .*{why}"):
         bowstring.Loader(kinds, batch_size=8, filter=filter_)
+
+
+def ids(path: pathlib.Path, filter_: Any) -> list[int]:
+    """The ids of the rows that a filter selects, in the order of the file."""
+    with bowstring.Loader(path, batch_size=9, shuffle=False, columns=["id"], filter=filter_) as loader:
+        return [int(one) for batch in loader for one in batch["id"]]
+
+
+def test_numbers_are_compared_with_all_of_their_digits(tmp_path: pathlib.Path) -> None:
+    base = 2**62  # of which the shortest text of the float is that of another integer, 96 higher
+    stored = [base - 1, base, base + 50, base + 96, base + 200]
+    prices = [decimal.Decimal(f"12345678901234567.{cents}") for cents in (87, 88, 89, 90, 91)]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": stored, "price": pa.array(prices, pa.decimal128(20, 2))}), path, row_group_size=2)
+    number = float(base)
+    for sign, holds in PYTHONS.items():
+        wanted = [one for one in stored if holds(one, number)]
+        for filter_ in (
+            [("id", sign, number)],
+            [("id", sign, number), ("id", "<", math.inf)],
+            holds(FIELD("id"), number),
+            f"id {sign} {base}.0",
+            f"id {sign} 4.611686018427387904e18",
+        ):
+            assert ids(path, filter_) == wanted, filter_
+    assert ids(path, [("id", "in", [number])]) == ids(path, FIELD("id").isin([number])) == [base]
+    assert ids(path, f"id in ({base + 50}.0, {base + 49}.5)") == [base + 50]
+    assert ids(path, f"id > {base + 49}.5") == stored[2:]
+    assert ids(path, "price = 12345678901234567.89") == stored[2:3]
+    assert ids(path, "price > 12345678901234567.8999999999999999999") == stored[3:]
+
+
+def test_a_member_of_a_struct_is_no_column_with_a_dot_in_its_name(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"id": [1, 2, 3], "a": [{"b": 10}, {"b": 20}, {"b": 30}], "a.b": [30, 20, 10]})
+    pq.write_table(table, path, row_group_size=1)
+    for filter_ in (FIELD("a", "b") == 10, '"a"."b" = 10', '"a"."b" = 10 and a.b = 30', FIELD("a", "b") < 20):
+        assert ids(path, filter_) == [1], filter_
+    for filter_ in ("a.b = 10", '"a.b" = 10', FIELD("a.b") == 10, [("a.b", "=", 10)], 'a.b = 10 and "a"."b" = 30'):
+        assert ids(path, filter_) == [3], filter_
+    with pytest.raises(bowstring.NotFoundError, match=r'column "a\.c" of the filter'):
+        ids(path, FIELD("a", "c") == 10)

@@ -279,7 +279,7 @@ impl Dataset {
         inner.first_rows = first_rows;
         inner.pruned = pruned.rows;
         let mut deleted = table::Deleted::default();
-        let mut filter = options.filter.as_ref().map(ToString::to_string).unwrap_or_default();
+        let mut filter = options.filter.as_ref().map(|filter| filter.text_for(&inner.schema)).unwrap_or_default();
         if let Some(table) = &table {
             deleted = table.deleted(&options).await?;
             if !deleted.is_empty() {
@@ -438,7 +438,7 @@ fn stands_for(expression: &filter::Expr, inner: &Inner, deleted: &table::Deleted
     inner.first_rows.iter().for_each(|first| digest.update(first.to_le_bytes()));
     let first = hex::of(digest.finalize());
     let deleted = (!deleted.is_empty()).then(|| deleted.digest());
-    serde_json::json!({ "filter": expression.to_string(), "first": first, "deleted": deleted }).to_string()
+    serde_json::json!({ "filter": expression.text_for(&inner.schema), "first": first, "deleted": deleted }).to_string()
 }
 
 /// Leaves out the rows that a table deleted.

@@ -94,6 +94,17 @@ impl Dataset {
         self.projector().project(paths)
     }
 
+    /// As [`project`](Self::project), on paths of which each name is of a member of the one before.
+    pub(super) fn project_members<'p>(&self, paths: impl Iterator<Item = &'p [String]>) -> Result<Projection> {
+        let projector = self.projector();
+        let found = paths.map(|path| {
+            let root = path.split_first();
+            let root = root.and_then(|(first, below)| Some((*projector.named.get(first.as_str())?, below.to_vec())));
+            root.ok_or_else(|| projector.missing(&path.join(".")))
+        });
+        projector.projected(found.collect::<Result<_>>()?)
+    }
+
     /// What makes projections, for many of them.
     pub(super) fn projector(&self) -> Projector<'_> {
         let named = self.schema().fields().iter().map(|field| (field.name().as_str(), field)).collect();
@@ -114,17 +125,21 @@ impl Projector<'_> {
     /// # Errors
     /// As there.
     pub(super) fn project(&self, paths: &[String]) -> Result<Projection> {
-        let Self { dataset, named, partitions } = self;
+        let found = paths.iter().map(|path| of_root(&self.named, path).ok_or_else(|| self.missing(path)));
+        self.projected(found.collect::<Result<_>>()?)
+    }
+
+    fn missing(&self, path: &str) -> Error {
+        Error::NotFound { what: format!("column {path:?}"), hint: nearest(self.dataset.schema().fields(), path) }
+    }
+
+    /// The projection on members of columns, each with the names below it.
+    fn projected(&self, columns: Vec<(&FieldRef, Vec<String>)>) -> Result<Projection> {
+        let Self { dataset, partitions, .. } = self;
         let inner = &dataset.inner;
         let mut roots: Vec<Root> = Vec::new();
         let mut numbers: HashMap<&str, usize> = HashMap::new();
-        for path in paths {
-            let Some((field, below)) = of_root(named, path) else {
-                return Err(Error::NotFound {
-                    what: format!("column {path:?}"),
-                    hint: nearest(dataset.schema().fields(), path),
-                });
-            };
+        for (field, below) in columns {
             // If something is hidden, whole structs are their visible parts, member by member.
             let paths = if dataset.visible.is_some() { hidden::below(field, &below) } else { vec![below] };
             match numbers.get(field.name().as_str()).and_then(|number| roots.get_mut(*number)) {

@@ -108,8 +108,7 @@ pub(super) async fn evaluate(
     options: &OpenOptions,
 ) -> Result<Vec<Selection>> {
     let bound = Arc::new(expression.bind(dataset.schema())?);
-    let paths: Vec<String> = bound.paths().map(|path| path.join(".")).collect();
-    let projection = Arc::new(dataset.project(&paths)?);
+    let projection = Arc::new(dataset.project_members(bound.paths())?);
     let mut by_file: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let chosen = dataset.manifest().groups.iter().enumerate().filter(|(_, group)| group.selected > 0);
     for (number, group) in chosen {

@@ -2,9 +2,10 @@
 
 use arrow::datatypes::{DataType, Field, Fields, SchemaRef};
 
-use super::literal::{Place, Point, Spot, Wrong};
+use super::digits::Place;
+use super::literal::{Point, Spot, Wrong};
 use super::members::{Member, Members};
-use super::node::{Literal, Node, OPTION, Op};
+use super::node::{Literal, Name, Node, OPTION, Op};
 use super::split::Split;
 use crate::error::{Error, Result};
 use crate::nearest::distance;
@@ -20,7 +21,7 @@ pub struct Bound {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
     /// As written in the filter.
-    pub(super) name: String,
+    pub(super) name: Name,
     /// The names of the fields from the top.
     pub(super) path: Vec<String>,
     /// The type of the values: that of the dictionary's values for a dictionary.
@@ -120,38 +121,38 @@ impl Binder<'_> {
     }
 
     /// The index of the column called `name`, looked up on first use.
-    fn column(&mut self, name: &str) -> Result<usize> {
-        if let Some(index) = self.columns.iter().position(|column| column.name == name && !column.list) {
+    fn column(&mut self, name: &Name) -> Result<usize> {
+        if let Some(index) = self.columns.iter().position(|column| column.name == *name && !column.list) {
             return Ok(index);
         }
-        let mut path = Vec::new();
-        let Some(field) = find(self.schema.fields(), name, &mut path) else {
-            let hint = nearest(name, self.schema.fields());
+        let Some((field, path)) = named(self.schema.fields(), name) else {
+            let name = name.dotted();
+            let hint = nearest(&name, self.schema.fields());
             return Err(Error::NotFound { what: format!("column {name:?} of the filter"), hint });
         };
         let kind = match field.data_type() {
             DataType::Dictionary(_, values) => values.as_ref().clone(),
             other => other.clone(),
         };
-        self.columns.push(Column { name: name.to_owned(), path, kind, list: false });
+        self.columns.push(Column { name: name.clone(), path, kind, list: false });
         Ok(self.columns.len() - 1)
     }
 
     /// The index of the column of lists called `name`; its kind is that of the items.
-    fn list(&mut self, name: &str) -> Result<usize> {
+    fn list(&mut self, name: &Name) -> Result<usize> {
         let plain = self.column(name)?;
         let Some(Column { path, kind, .. }) = self.columns.get(plain).cloned() else { return Ok(plain) };
         let kind = match &kind {
             DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item.data_type(),
             _ => {
                 return Err(Error::unsupported(
-                    format!("'overlaps' on column {name:?} of type {kind}"),
+                    format!("'overlaps' on column {:?} of type {kind}", name.dotted()),
                     "it compares lists; for single values write 'in'",
                 ));
             }
         };
         let kind = if let DataType::Dictionary(_, values) = kind { values.as_ref().clone() } else { kind.clone() };
-        self.columns.push(Column { name: name.to_owned(), path, kind, list: true });
+        self.columns.push(Column { name: name.clone(), path, kind, list: true });
         Ok(self.columns.len() - 1)
     }
 
@@ -162,7 +163,7 @@ impl Binder<'_> {
                 Ok(())
             }
             Some(Column { name, kind, .. }) => Err(Error::unsupported(
-                format!("'split' on column {name:?} of type {kind}"),
+                format!("'split' on column {:?} of type {kind}", name.dotted()),
                 "it hashes strings and integers",
             )),
             None => Ok(()),
@@ -184,6 +185,7 @@ impl Binder<'_> {
 
     fn point(&self, column: usize, literal: &Literal) -> Result<Point> {
         let Some(Column { name, kind, .. }) = self.columns.get(column) else { return Ok(Point::Null) };
+        let name = name.dotted();
         Point::of(literal, kind).map_err(|wrong| match wrong {
             Wrong::Column => Error::unsupported(
                 format!("comparing column {name:?} of type {kind} in a filter"),
@@ -296,6 +298,34 @@ fn range(kind: &DataType) -> (i128, i128) {
     }
 }
 
+/// The field that a name means, and the names of the fields from the top.
+fn named<'a>(fields: &'a Fields, name: &Name) -> Option<(&'a Field, Vec<String>)> {
+    match name {
+        Name::Dotted(name) => {
+            let mut path = Vec::new();
+            find(fields, name, &mut path).map(|field| (field, path))
+        }
+        Name::Members(names) => member(fields, names).map(|field| (field, names.clone())),
+    }
+}
+
+/// True if a dotted name means these members of structs.
+pub(super) fn is_dotted(schema: &SchemaRef, name: &Name) -> bool {
+    let Name::Members(names) = name else { return false };
+    named(schema.fields(), &Name::Dotted(name.dotted().into_owned())).is_some_and(|(_, path)| path == *names)
+}
+
+/// The field at the end of `names`, of which each is of a member of the one before.
+fn member<'a>(fields: &'a Fields, names: &[String]) -> Option<&'a Field> {
+    let (first, rest) = names.split_first()?;
+    let (_, field) = fields.find(first)?;
+    match field.data_type() {
+        _ if rest.is_empty() => Some(field),
+        DataType::Struct(inner) => member(inner, rest),
+        _ => None,
+    }
+}
+
 /// The field that a dotted name means. A field whose own name has dots is preferred, the longest first.
 fn find<'a>(fields: &'a Fields, name: &str, path: &mut Vec<String>) -> Option<&'a Field> {
     let ends = std::iter::once(name.len()).chain(name.rmatch_indices('.').map(|(at, _)| at));
@@ -387,6 +417,19 @@ mod tests {
         let bound = bind("gps.lat = 'a' and gps.x.y = 1 and label = 1").unwrap();
         let paths: Vec<_> = bound.paths().map(|path| path.join("/")).collect();
         assert_eq!(paths, ["gps.lat", "gps/x.y", "label"]);
+    }
+
+    #[test]
+    fn names_in_quotes_of_their_own_are_members() {
+        let expr = Expr::parse("\"gps\".\"lat\" = 1 and \"gps\".\"x.y\" = 1 and \"gps.lat\" = 'a'").unwrap();
+        let paths: Vec<_> = expr.bind(&schema()).unwrap().paths().map(|path| path.join("/")).collect();
+        assert_eq!(paths, ["gps/lat", "gps/x.y", "gps.lat"]);
+        // Of the first two only the second is what its dotted name means.
+        assert_eq!(expr.text_for(&schema()), "\"gps\".\"lat\" = 1 and gps.x.y = 1 and gps.lat = 'a'");
+        for text in ["\"gps\".\"x\".\"y\" = 1", "\"gps.x\".\"y\" = 1", "\"label\".\"x\" = 1", "\"gps\".\"lable\" = 1"] {
+            let error = bind(text).unwrap_err();
+            assert!(matches!(error, Error::NotFound { .. }), "{text}: {error}");
+        }
     }
 
     #[test]

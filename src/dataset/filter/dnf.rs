@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::node::{Literal, MAX_TERMS, Node, OPTION, Op};
+use super::node::{Literal, MAX_TERMS, Name, Node, OPTION, Op};
 use crate::error::{Error, Result};
 
 /// Reads a tuple, a list of tuples (and), or a list of lists of tuples (or of ands).
@@ -56,7 +56,7 @@ fn tuple(value: &Value, place: &str, terms: &mut usize) -> Result<Node> {
     let Some(column) = column.as_str() else {
         return Err(wrong(format!("the first member is the column's name, not {}", kind(column))));
     };
-    let column = column.to_owned();
+    let column = Name::Dotted(column.to_owned());
     let Some(op) = op.as_str() else {
         return Err(wrong(format!("the second member is the operator, not {}", kind(op))));
     };
@@ -149,6 +149,7 @@ mod tests {
             (json!([[["a", "<", -1], ["b", "!=", true]], [["c.d", "IN", [1]]]]), "a < -1 and b != true or c.d in (1)"),
             (json!([[["a", "<>", u64::MAX]]]), "a != 18446744073709551615"),
             (json!(["", "=", 1]), "\"\" = 1"),
+            (json!(["a", ">", 2f64.powi(62)]), "a > 4611686018427387904.0"),
             (json!(["a b", "<=", "it's"]), "\"a b\" <= 'it''s'"),
         ] {
             let expr = Expr::from_dnf(&tuples).unwrap();

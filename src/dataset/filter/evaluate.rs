@@ -127,7 +127,9 @@ impl Bound {
     }
 
     fn mismatch(&self, column: usize, found: &DataType) -> Error {
-        let (name, kind) = self.columns.get(column).map_or(("", &DataType::Null), |c| (c.name.as_str(), &c.kind));
+        let column = self.columns.get(column);
+        let name = column.map(|column| column.name.dotted()).unwrap_or_default();
+        let kind = column.map_or(&DataType::Null, |column| &column.kind);
         Error::Mismatch {
             what: format!("type of filter column {name:?}"),
             expected: kind.to_string(),
@@ -150,7 +152,7 @@ struct Operand {
 
 fn fetch(batch: &RecordBatch, column: &Column) -> Result<Operand> {
     let missing = || Error::NotFound {
-        what: format!("column {:?} of the filter in a batch", column.name),
+        what: format!("column {:?} of the filter in a batch", column.name.dotted()),
         hint: "read the filter's columns too".to_owned(),
     };
     let (first, rest) = column.path.split_first().ok_or_else(missing)?;

@@ -1,14 +1,13 @@
 //! The words of a filter: names, keywords, literals, signs. Each error names the character where it happened.
 
-use super::node::{Literal, OPTION, Op};
+use super::node::{Literal, Name, OPTION, Op};
 use super::words::{Keyword, continues_name, keyword, starts_name};
 use crate::error::{Error, Result};
 
 /// One word or sign of a filter.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token {
-    /// A dotted name, without its quotes.
-    Name(String),
+    Name(Name),
     Keyword(Keyword),
     Literal(Literal),
     Op(Op),
@@ -116,21 +115,19 @@ impl<'a> Lexer<'a> {
         Err(self.error(start, format!("unexpected {c:?}{hint}")))
     }
 
-    /// A column: segments, bare or quoted, joined by dots. A single bare word may be a keyword instead.
+    /// A column: segments, bare or quoted, joined by dots. A single bare word may be a keyword instead. Quotes around each of several
+    /// segments keep them apart.
     fn name(&mut self) -> Result<Token> {
-        let mut name = String::new();
+        let (mut segments, mut quoted) = (Vec::new(), true);
         loop {
             let start = self.at;
             match self.peek() {
-                Some('"') => {
-                    // A column may have no name at all.
-                    let segment = self.quoted('"')?;
-                    name.push_str(&segment);
-                }
+                // A column may have no name at all.
+                Some('"') => segments.push(self.quoted('"')?),
                 Some(c) if starts_name(c) => {
                     let word = self.take_while(continues_name).to_owned();
                     match keyword(&word) {
-                        Some(keyword) if name.is_empty() && self.peek() != Some('.') => {
+                        Some(keyword) if segments.is_empty() && self.peek() != Some('.') => {
                             return Ok(Token::Keyword(keyword));
                         }
                         Some(_) => {
@@ -138,15 +135,18 @@ impl<'a> Lexer<'a> {
                                 format!("'{word}' is a keyword; a column of that name stands in double quotes");
                             return Err(self.error(start, problem));
                         }
-                        None => name.push_str(&word),
+                        None => {
+                            quoted = false;
+                            segments.push(word);
+                        }
                     }
                 }
                 _ => return Err(self.error(start, "expected the rest of a column name after '.'")),
             }
             if !self.take(".") {
-                return Ok(Token::Name(name));
+                let apart = quoted && segments.len() > 1;
+                return Ok(Token::Name(if apart { Name::Members(segments) } else { Name::Dotted(segments.join(".")) }));
             }
-            name.push('.');
         }
     }
 
@@ -183,7 +183,7 @@ impl<'a> Lexer<'a> {
             return Ok(Token::Literal(Literal::Int(value)));
         }
         match text.parse::<f64>() {
-            Ok(value) if value.is_finite() => Ok(Token::Literal(Literal::Float(value))),
+            Ok(value) if value.is_finite() => Ok(Token::Literal(Literal::number(text, value))),
             _ => Err(self.error(start, "this number is too large")),
         }
     }

@@ -5,6 +5,7 @@
 
 use arrow::datatypes::{DataType, TimeUnit};
 
+use super::digits::{Digits, Place};
 use super::node::Literal;
 
 /// A literal as a column of some type sees it.
@@ -27,16 +28,6 @@ pub(in crate::dataset) enum Scalar {
     Whole(i128),
     Float(f64),
     Bytes(Vec<u8>),
-}
-
-/// Place of a literal among the whole numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    Below,
-    At(i128),
-    /// Between this number and the next.
-    After(i128),
-    Above,
 }
 
 /// Place of a literal among the 64-bit floats.
@@ -64,14 +55,16 @@ impl Point {
             (D::Null, _) => return Ok(Self::Null),
             (D::Boolean, Literal::Bool(value)) => Some(Place::At(i128::from(*value))),
             (D::Boolean, _) => return Err(Wrong::Literal("true or false")),
-            (kind, Literal::Int(_) | Literal::Float(_)) if kind.is_integer() => number(literal, 0),
+            (kind, Literal::Int(_) | Literal::Float(_) | Literal::Exact(..)) if kind.is_integer() => number(literal, 0),
             (kind, _) if kind.is_integer() => return Err(Wrong::Literal("a number")),
             (D::Float16 | D::Float32 | D::Float64, Literal::Int(value)) => return Ok(Self::Float(spot(*value))),
-            (D::Float16 | D::Float32 | D::Float64, Literal::Float(value)) => return Ok(Self::Float(Spot::At(*value))),
+            (D::Float16 | D::Float32 | D::Float64, Literal::Float(value) | Literal::Exact(_, value)) => {
+                return Ok(Self::Float(Spot::At(*value)));
+            }
             (D::Float16 | D::Float32 | D::Float64, _) => return Err(Wrong::Literal("a number")),
             (
                 D::Decimal32(_, scale) | D::Decimal64(_, scale) | D::Decimal128(_, scale) | D::Decimal256(_, scale),
-                Literal::Int(_) | Literal::Float(_) | Literal::Text(_),
+                Literal::Int(_) | Literal::Float(_) | Literal::Exact(..) | Literal::Text(_),
             ) => {
                 let place = number(literal, *scale).ok_or(Wrong::Literal("a number, or its digits in quotes"))?;
                 if matches!((data_type, place), (D::Decimal256(..), Place::Below | Place::Above)) {
@@ -149,48 +142,16 @@ fn spot(value: i128) -> Spot {
     }
 }
 
-/// A number in units of `10^-scale`; `None` if a text is not a number. A float stands for its shortest decimal text, so
-/// that `price = 0.1` is one tenth for a decimal column.
+/// A number in units of `10^-scale`; `None` if a text is not a number.
 fn number(literal: &Literal, scale: i8) -> Option<Place> {
+    let place = |digits: &Digits| digits.place(scale);
     match literal {
-        Literal::Int(value) => shifted(&value.to_string(), scale),
-        Literal::Float(value) => shifted(&value.to_string(), scale),
-        Literal::Text(text) => shifted(text.trim(), scale),
+        Literal::Int(value) => Digits::of(&value.to_string(), 0).as_ref().map(place),
+        Literal::Float(value) => Digits::of_float(*value).as_ref().map(place),
+        Literal::Exact(digits, _) => Some(place(digits)),
+        Literal::Text(text) => Digits::of(text.trim(), 0).as_ref().map(place),
         Literal::Bool(_) => None,
     }
-}
-
-/// Decimal digits with the point moved `scale` places to the right.
-fn shifted(text: &str, scale: i8) -> Option<Place> {
-    let (negative, unsigned) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let (before, after) = unsigned.split_once('.').unwrap_or((unsigned, ""));
-    let digits = format!("{before}{after}");
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let point = i64::try_from(before.len()).ok()? + i64::from(scale);
-    let point = usize::try_from(point.max(0)).ok()?;
-    // A negative position means that leading zeros of the fraction are missing; they change nothing but the sign of it.
-    let (whole, rest) = digits.split_at_checked(point).unwrap_or((&digits, ""));
-    let padding = point.saturating_sub(digits.len());
-    let fraction = rest.bytes().any(|byte| byte != b'0');
-    let whole = whole.trim_start_matches('0');
-    if !whole.is_empty() && whole.len() + padding > 39 {
-        return Some(if negative { Place::Below } else { Place::Above });
-    }
-    let whole = if whole.is_empty() { "0".to_owned() } else { format!("{whole}{}", "0".repeat(padding)) };
-    let Ok(whole) = whole.parse::<i128>() else {
-        return Some(if negative { Place::Below } else { Place::Above });
-    };
-    Some(match (negative, fraction) {
-        (false, false) => Place::At(whole),
-        (false, true) => Place::After(whole),
-        (true, false) => Place::At(-whole),
-        (true, true) => Place::After(-whole - 1),
-    })
 }
 
 /// A date, or a timestamp without offset, in nanoseconds since 1970.
@@ -299,30 +260,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_shift_exactly() {
-        for (text, scale, expected) in [
-            ("12.5", 1, Place::At(125)),
-            ("12.5", 0, Place::After(12)),
-            ("-12.5", 0, Place::After(-13)),
-            ("-12.50", 2, Place::At(-1250)),
-            ("0.001", 2, Place::After(0)),
-            ("-0.001", 2, Place::After(-1)),
-            ("1200", -2, Place::At(12)),
-            ("5", -2, Place::After(0)),
-            ("0", -5, Place::At(0)),
-            ("1", 38, Place::At(10_i128.pow(38))),
-            ("-99", 38, Place::Below),
-            ("1", 127, Place::Above),
-            ("0", 127, Place::At(0)),
-        ] {
-            assert_eq!(shifted(text, scale), Some(expected), "{text} {scale}");
-        }
-        for text in ["", "-", ".", "1e3", "x", "1.2.3", "NaN", "inf", "--1"] {
-            assert_eq!(shifted(text, 0), None, "{text}");
-        }
+    fn floats_are_exact_where_columns_are() {
         assert_eq!(number(&Literal::Float(0.1), 2), Some(Place::At(10)));
         assert_eq!(number(&Literal::Float(1e300), 0), Some(Place::Above));
         assert_eq!(number(&Literal::Float(-1e-300), 0), Some(Place::After(-1)));
+        for whole in [1_i128 << 62, -(1 << 62), (1 << 53) + 2, 1 << 126] {
+            assert_eq!(number(&Literal::Float(whole as f64), 0), Some(Place::At(whole)));
+        }
+        let at = |literal: &Literal, kind: &DataType| Point::of(literal, kind);
+        let written = Literal::number("4611686018427387953.5", 2f64.powi(62));
+        assert_eq!(at(&written, &DataType::Int64), Ok(Point::Whole(Place::After((1 << 62) + 49))));
+        assert_eq!(at(&written, &DataType::Float32), Ok(Point::Float(Spot::At(2f64.powi(62)))));
+        let price = Literal::number("12345678901234567.89", 12_345_678_901_234_568.0);
+        assert_eq!(at(&price, &DataType::Decimal128(20, 2)), Ok(Point::Whole(Place::At(1_234_567_890_123_456_789))));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod bind;
 mod bucket;
+mod digits;
 mod dnf;
 mod evaluate;
 mod facts;
@@ -33,7 +34,7 @@ pub(super) use facts::{Bounds, Extent, Facts, StoredStatistics};
 pub use given::Filter;
 pub(super) use literal::{Scalar, days_since_1970};
 
-use self::node::Node;
+use self::node::{Name, Node};
 use crate::error::{Error, Result};
 
 /// A filter as written: columns are names, literals have no column type yet.
@@ -65,12 +66,24 @@ impl Expr {
     /// The columns named, as dotted paths, each once, in order of first appearance.
     pub fn columns(&self) -> Vec<String> {
         let (mut found, mut seen) = (Vec::new(), HashSet::new());
-        self.node.columns(&mut |column| {
-            if seen.insert(column) {
-                found.push(column.to_owned());
+        self.node.clone().columns(&mut |name| {
+            let name = name.dotted();
+            if seen.insert(name.to_string()) {
+                found.push(name.into_owned());
             }
         });
         found
+    }
+
+    /// The canonical text for data of this schema: members are written as the dotted name that means them, if there is one.
+    pub(super) fn text_for(&self, schema: &SchemaRef) -> String {
+        let mut node = self.node.clone();
+        node.columns(&mut |name| {
+            if bind::is_dotted(schema, name) {
+                *name = Name::Dotted(name.dotted().into_owned());
+            }
+        });
+        node.to_string()
     }
 
     /// Checks the filter against a schema without keeping the result: see [`bind`](Self::bind).
@@ -133,6 +146,13 @@ mod tests {
             ("\"a b\".c = 'it''s' and \"in\" not in (1)", "\"a b.c\" = 'it''s' and \"in\" not in (1)"),
             ("~flag and x = -0.0", "not flag = true and x = -0.0"),
             ("not not a = 1e300", "not not a = 1e300"),
+            ("a in (1e16, 4611686018427387904.0)", "a in (1e16, 4611686018427387904.0)"),
+            (
+                "a < 4.611686018427388e+18 or a = 9007199254740993.0",
+                "a < 4.611686018427388e18 or a = 9.007199254740993e15",
+            ),
+            ("a.\"b\" = 1 or \"a.b\" = 1 or \"a\".\"b\" = 1", "a.b = 1 or a.b = 1 or \"a\".\"b\" = 1"),
+            ("\"a\".\"b\"\"c\".\"\" is null", "\"a\".\"b\"\"c\".\"\" is null"),
             ("größe NOT BETWEEN 'a' AND 'b'", "größe not between 'a' and 'b'"),
         ] {
             assert_eq!(canonical(text), expected, "{text}");

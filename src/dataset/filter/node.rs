@@ -1,7 +1,9 @@
 //! A filter as a tree, and its canonical text.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use super::digits::Digits;
 use super::words::{is_bare, is_keyword};
 use crate::error::Result;
 
@@ -19,33 +21,33 @@ pub(super) const MAX_TERMS: usize = 1_000_000;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Node {
     Compare {
-        column: String,
+        column: Name,
         op: Op,
         value: Literal,
     },
     In {
-        column: String,
+        column: Name,
         values: Vec<Literal>,
         negated: bool,
     },
     Between {
-        column: String,
+        column: Name,
         low: Literal,
         high: Literal,
         negated: bool,
     },
     IsNull {
-        column: String,
+        column: Name,
         negated: bool,
     },
     /// The list in the column and `values` have a member in common.
     Overlaps {
-        column: String,
+        column: Name,
         values: Vec<Literal>,
     },
     /// The hash of the value lies in this part of all hashes.
     Split {
-        column: String,
+        column: Name,
         low: f64,
         high: f64,
     },
@@ -65,13 +67,46 @@ pub(super) enum Op {
     Ge,
 }
 
+/// A column as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Name {
+    /// A name that may have dots of its own, or lead into structs.
+    Dotted(String),
+    /// Two or more names, each in quotes: of a column, of a member of it, and so on.
+    Members(Vec<String>),
+}
+
+impl Name {
+    /// All of it with dots between.
+    pub(super) fn dotted(&self) -> Cow<'_, str> {
+        match self {
+            Self::Dotted(name) => Cow::Borrowed(name),
+            Self::Members(names) => Cow::Owned(names.join(".")),
+        }
+    }
+}
+
 /// A constant as written. Floats are finite.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Literal {
     Bool(bool),
     Int(i128),
+    /// As [`Digits::of_float`] has it.
     Float(f64),
+    /// A number that no float stands for, and the float nearest to it.
+    Exact(Box<Digits>, f64),
     Text(String),
+}
+
+impl Literal {
+    /// The number that `text` writes with a point or an exponent; `near` is the float nearest to it.
+    pub(super) fn number(text: &str, near: f64) -> Self {
+        let written = Digits::read(text).filter(|digits| !digits.is_zero());
+        match written {
+            Some(written) if Digits::of_float(near).as_ref() != Some(&written) => Self::Exact(Box::new(written), near),
+            _ => Self::Float(near),
+        }
+    }
 }
 
 impl Node {
@@ -109,7 +144,7 @@ impl Node {
     }
 
     /// Calls `each` with every column named, in order.
-    pub(super) fn columns<'a>(&'a self, each: &mut impl FnMut(&'a str)) {
+    pub(super) fn columns(&mut self, each: &mut impl FnMut(&mut Name)) {
         match self {
             Self::Compare { column, .. }
             | Self::In { column, .. }
@@ -117,7 +152,7 @@ impl Node {
             | Self::IsNull { column, .. }
             | Self::Overlaps { column, .. }
             | Self::Split { column, .. } => each(column),
-            Self::All(nodes) | Self::Any(nodes) => nodes.iter().for_each(|node| node.columns(each)),
+            Self::All(nodes) | Self::Any(nodes) => nodes.iter_mut().for_each(|node| node.columns(each)),
             Self::Not(node) => node.columns(each),
         }
     }
@@ -132,16 +167,16 @@ impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let not = |negated: bool| if negated { "not " } else { "" };
         match self {
-            Self::Compare { column, op, value } => write!(f, "{} {op} {value}", Name(column)),
+            Self::Compare { column, op, value } => write!(f, "{column} {op} {value}"),
             Self::In { column, values, negated } => {
-                write!(f, "{} {}in {}", Name(column), not(*negated), List(values))
+                write!(f, "{column} {}in {}", not(*negated), List(values))
             }
-            Self::Overlaps { column, values } => write!(f, "{} overlaps {}", Name(column), List(values)),
-            Self::Split { column, low, high } => write!(f, "split({}, {low:?}, {high:?})", Name(column)),
+            Self::Overlaps { column, values } => write!(f, "{column} overlaps {}", List(values)),
+            Self::Split { column, low, high } => write!(f, "split({column}, {low:?}, {high:?})"),
             Self::Between { column, low, high, negated } => {
-                write!(f, "{} {}between {low} and {high}", Name(column), not(*negated))
+                write!(f, "{column} {}between {low} and {high}", not(*negated))
             }
-            Self::IsNull { column, negated } => write!(f, "{} is {}null", Name(column), not(*negated)),
+            Self::IsNull { column, negated } => write!(f, "{column} is {}null", not(*negated)),
             Self::All(nodes) => {
                 for (index, node) in nodes.iter().enumerate() {
                     f.write_str(if index == 0 { "" } else { " and " })?;
@@ -194,8 +229,16 @@ impl fmt::Display for Literal {
         match self {
             Self::Bool(value) => write!(f, "{value}"),
             Self::Int(value) => write!(f, "{value}"),
-            // Debug is the shortest text that reads back as the same number, always with a point or an exponent.
-            Self::Float(value) => write!(f, "{value:?}"),
+            Self::Float(value) => {
+                // The shortest text that reads back as the same float, always with a point or an exponent.
+                let shortest = format!("{value:?}");
+                if Digits::read(&shortest) == Digits::of_float(*value) {
+                    f.write_str(&shortest)
+                } else {
+                    write!(f, "{value:.1}")
+                }
+            }
+            Self::Exact(digits, _) => write!(f, "{digits}"),
             Self::Text(text) => write!(f, "'{}'", text.replace('\'', "''")),
         }
     }
@@ -214,12 +257,16 @@ impl fmt::Display for List<'_> {
     }
 }
 
-/// A column name in text: bare where the grammar allows it, else in double quotes.
-struct Name<'a>(&'a str);
-
-impl fmt::Display for Name<'_> {
+/// Bare where the grammar allows it, else in double quotes.
+impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bare = self.0.split('.').all(|segment| is_bare(segment) && !is_keyword(segment));
-        if bare { f.write_str(self.0) } else { write!(f, "\"{}\"", self.0.replace('"', "\"\"")) }
+        let quoted = |name: &String| format!("\"{}\"", name.replace('"', "\"\""));
+        match self {
+            Self::Dotted(name) if name.split('.').all(|segment| is_bare(segment) && !is_keyword(segment)) => {
+                f.write_str(name)
+            }
+            Self::Dotted(name) => f.write_str(&quoted(name)),
+            Self::Members(names) => f.write_str(&names.iter().map(quoted).collect::<Vec<_>>().join(".")),
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! that no text can exhaust the stack.
 
 use super::lex::{Lexer, Token};
-use super::node::{Literal, MAX_DEPTH, MAX_TERMS, Node, OPTION, Op};
+use super::node::{Literal, MAX_DEPTH, MAX_TERMS, Name, Node, OPTION, Op};
 use super::words::Keyword;
 use crate::error::{Error, Result};
 
@@ -138,7 +138,7 @@ impl Parser<'_> {
             }
             return Ok(Node::IsNull { column, negated });
         }
-        if self.token == Token::Open && column.eq_ignore_ascii_case("split") {
+        if self.token == Token::Open && matches!(&column, Name::Dotted(word) if word.eq_ignore_ascii_case("split")) {
             return self.split();
         }
         if self.skip_keyword(Keyword::Overlaps)? {
@@ -195,7 +195,7 @@ impl Parser<'_> {
                 return Err(self.unexpected("expected split(column, low, high)"));
             }
             *bound = match self.literal()? {
-                Literal::Float(bound) => bound,
+                Literal::Float(bound) | Literal::Exact(_, bound) => bound,
                 Literal::Int(bound) => bound as f64,
                 _ => return Err(self.unexpected("the bounds of 'split' are numbers from 0 to 1")),
             };
@@ -243,7 +243,7 @@ impl Parser<'_> {
             }
             Token::Name(name) => Some(format!(
                 "expected a literal, not a column; strings take single quotes: '{}'",
-                name.replace('\'', "''")
+                name.dotted().replace('\'', "''")
             )),
             _ => Some("expected a literal: a number, a 'string', true or false".to_owned()),
         };

@@ -9,8 +9,9 @@ use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 use parquet::file::metadata::ParquetMetaData;
 
 use super::bind::{Bound, Column, Match, Part, Test};
+use super::digits::Place;
 use super::facts::{Extent, Facts};
-use super::literal::{Place, Point, Scalar, Spot};
+use super::literal::{Point, Scalar, Spot};
 use super::node::Op;
 use super::statistics::Chunk;
 
@@ -29,14 +30,17 @@ impl Bound {
     /// Returns true if row group `row_group` can have a row that the filter selects, judged by its statistics and by the partition
     /// its file lies in. `true` where nothing is known, also if there is no such row group.
     ///
-    /// `partitions` answers for the columns whose values come from the file's path; a name is the dotted path of a column.
+    /// `partitions` answers for the columns whose values come from the file's path, by name; members of structs are not asked for.
     pub fn may_match(&self, metadata: &ParquetMetaData, row_group: usize, partitions: &Partitions<'_>) -> bool {
         let facts: Vec<_> = self
             .columns
             .iter()
-            .map(|column| match partitions(&column.path.join(".")) {
-                Some(value) => Known::Value(value.map(|text| Point::of_partition(text, &column.kind))),
-                None => Known::Facts(Chunk::find(metadata, row_group, &column.path).map(|c| c.facts(&column.kind))),
+            .map(|column| {
+                let value = if let [name] = column.path.as_slice() { partitions(name) } else { None };
+                match value {
+                    Some(value) => Known::Value(value.map(|text| Point::of_partition(text, &column.kind))),
+                    None => Known::Facts(Chunk::find(metadata, row_group, &column.path).map(|c| c.facts(&column.kind))),
+                }
             })
             .collect();
         may(&self.root, &|column| facts.get(column).unwrap_or(&Known::Facts(None))).be_true
