@@ -168,3 +168,23 @@ def test_members_that_cannot_be_null_are_read_like_those_that_can(seed: int, tmp
         assert part == {key: expected[key] for key in part}, f"{note}: {name}"
     # Rows change places, and are read again.
     bowstring.convert(paths[0], tmp_path / "out", to="parquet", shuffle=seed, verify=True)
+
+
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.float16(), pa.decimal128(5, 1), pa.decimal256(50, 1)], ids=str)
+def test_dictionaries_of_values_that_come_without_one(kind: pa.DataType, tmp_path: pathlib.Path) -> None:
+    numbers = [1, 0] if kind == pa.bool_() else [1.5, -2.5]
+    values = pa.array([stored(kind, number).as_py() for number in numbers], kind)
+    packed = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 0], pa.int8()), values)
+    path = tmp_path / "a.parquet"
+    structs = pa.StructArray.from_arrays([packed], ["d"])
+    lists = pa.ListArray.from_arrays([0, 1, 2, 2, 4], pa.DictionaryArray.from_arrays(pa.array([0, 1, 1, 0]), values))
+    pq.write_table(pa.table({"id": range(4), "x": packed, "s": structs, "l": lists}), path)
+    first, second = numbers
+    with Loader(path, batch_size=4, shuffle=False, nulls={"*": Fill(0)}, cast={"*": "float64"}) as loader:
+        batch = next(iter(loader))
+    assert batch["x"].tolist() == batch["s.d"].tolist() == [first, second, 0, first]
+    assert batch["l__values"].tolist() == [first, second, second, first]
+    with Loader(
+        path, batch_size=4, shuffle=False, columns=["id"], filter="x is not null and s.d is not null"
+    ) as loader:
+        assert next(iter(loader))["id"].tolist() == [0, 1, 3]

@@ -25,14 +25,21 @@ use crate::schema::cast;
 /// Metadata that names the writer's field number; files may differ in it without differing in data.
 const FIELD_ID: &str = "PARQUET:field_id";
 
-/// The type in which a column is read: strings and bytes as views, which need no copy.
+/// The type in which a column is read: strings and bytes as views, which need no copy, and dictionaries that the decoder does not make
+/// as their values.
 pub(super) fn as_read(data_type: &DataType) -> DataType {
     let inner = |field: &FieldRef| Arc::new(field.as_ref().clone().with_data_type(as_read(field.data_type())));
     match data_type {
         DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
         DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+        DataType::Dictionary(_, values) if is_read_plain(values) => values.as_ref().clone(),
         other => with_inner(other, inner),
     }
+}
+
+/// True for values of which the decoder makes no dictionary.
+fn is_read_plain(values: &DataType) -> bool {
+    matches!(values, DataType::Boolean | DataType::Float16) || values.is_decimal()
 }
 
 /// `data_type` with every field in it as `inner` makes it.
@@ -253,6 +260,22 @@ mod tests {
             union(&Timestamp(TimeUnit::Millisecond, zone.clone()), &Timestamp(TimeUnit::Microsecond, None)),
             None
         );
+    }
+
+    #[test]
+    fn dictionaries_that_the_decoder_lacks_are_read_as_their_values() {
+        use DataType::*;
+        let dictionary = |values: &DataType| Dictionary(Box::new(Int8), Box::new(values.clone()));
+        let decimals = [Decimal32(9, 2), Decimal64(18, 2), Decimal128(38, 2), Decimal256(50, 2)];
+        for values in [Boolean, Float16].iter().chain(&decimals) {
+            assert_eq!(as_read(&dictionary(values)), *values);
+            let field = |ty: DataType| Fields::from(vec![Field::new("a", ty, true)]);
+            let nested = |ty: DataType| DataType::new_list(Struct(field(ty)), true);
+            assert_eq!(as_read(&nested(dictionary(values))), nested(values.clone()));
+        }
+        for values in [Utf8, Int32, Float32, FixedSizeBinary(2)] {
+            assert_eq!(as_read(&dictionary(&values)), dictionary(&values));
+        }
     }
 
     #[test]
