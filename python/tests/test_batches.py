@@ -155,3 +155,14 @@ def test_features_of_hugging_face() -> None:
     assert next(iter(Loader(url, batch_size=12, shuffle=False)))["image"][0].startswith(b"\x89PNG")
     described = json.loads(pq.read_schema(url).metadata[b"huggingface"])["info"]["features"]["label"]
     assert described["names"] == loader.classes["label"]
+
+
+def test_integers_of_128_bits_are_their_bytes() -> None:
+    url = FEATURES / "int128.parquet"
+    batch = next(iter(Loader(url, batch_size=2, shuffle=False, nulls="mask")))
+    assert [int.from_bytes(bytes(row), "little", signed=True) for row in batch["x"]] == [1, -2]
+    assert [int.from_bytes(bytes(row), "little", signed=True) for row in batch["s.y"]] == [1, 2]
+    rest = next(iter(Loader(url, batch_size=2, shuffle=False, nulls="mask", exclude=["x", "s"])))
+    assert rest["id"].tolist() == batch["id"].tolist() == [1, 2]
+    # What else polars says beside Parquet's schema is heeded.
+    assert Loader(url, batch_size=2, columns=["t"], nulls="mask").schema["t"].unit == "us, Europe/Berlin"
