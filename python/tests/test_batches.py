@@ -166,3 +166,16 @@ def test_integers_of_128_bits_are_their_bytes() -> None:
     assert rest["id"].tolist() == batch["id"].tolist() == [1, 2]
     # What else polars says beside Parquet's schema is heeded.
     assert Loader(url, batch_size=2, columns=["t"], nulls="mask").schema["t"].unit == "us, Europe/Berlin"
+
+
+def test_a_column_called_as_the_mask_is_a_column_where_there_is_none(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": [1, 2, 3], "_mask": [True, False, True]}), path)
+    batch = next(iter(Loader(path, batch_size=3, shuffle=False)))
+    assert (list(batch), batch["_mask"].tolist()) == (["a", "_mask"], [True, False, True])
+    options: dict[str, Any]
+    for options in ({"tail": "pad"}, {"mask": True}):
+        with pytest.raises(bowstring.ConfigError, match="two columns of the batch would be called _mask"):
+            Loader(path, batch_size=3, **options)
+        batch = next(iter(Loader(path, batch_size=3, shuffle=False, exclude=["_mask"], **options)))
+        assert batch["_mask"].tolist() == [True, True, True]

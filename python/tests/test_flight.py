@@ -410,3 +410,20 @@ def test_writes_appear_when_they_are_committed(tmp_path: Path) -> None:
         assert sorted(int(x) for batch in loader for x in batch["x"]) == list(range(30))
     finally:
         server.stop()
+
+
+def test_a_column_called_as_the_mask_is_no_mask(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": [1, 2, 3], "_mask": [True, False, True]}), path)
+    server = Server(f"marked={path}")
+    try:
+        with bowstring.Loader(server.url("marked"), batch_size=3, shuffle=False) as loader:
+            assert [batch["_mask"].tolist() for batch in loader] == [[True, False, True]]
+            assert loader.stats()["rows"] == 3
+        with bowstring.Loader(
+            server.url("marked"), batch_size=2, shuffle=False, tail="pad", exclude=["_mask"]
+        ) as loader:
+            assert [batch["_mask"].tolist() for batch in loader] == [[True, True], [True, False]]
+            assert loader.stats()["rows"] == 3
+    finally:
+        server.stop()

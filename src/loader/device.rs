@@ -131,7 +131,9 @@ impl DeviceSource {
         }
         decoding::check(source.schema(), &decoded)?;
         let lists = paddings(source.schema(), &options);
-        let recipes = Recipes { photos, decoded, lists, mask: Some(crate::codec::MASK.into()) };
+        // Without one, a column of that name is a column of the data.
+        let mask = source.info().masked.then(|| crate::codec::MASK.into());
+        let recipes = Recipes { photos, decoded, lists, mask };
         let schema = finished(source.schema(), &recipes);
         let (info, timeout) = (source.info().clone(), source.timeout());
         let feeding = Feeding {

@@ -30,7 +30,7 @@ use crate::dataset::{Dataset, OpenOptions, Sizes};
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::memory::{HostAllocator, Pool, Spare, SystemAllocator};
-use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle};
+use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle, Tail};
 use crate::schema::Schema;
 use crate::tensor::Batch;
 
@@ -546,6 +546,9 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
         };
         let asked = sized(&dataset, &schema, asked, options.budget()).await?;
         let columns = Arc::new(Columns::new(&schema, &asked)?.shuffled(shuffled));
+        if options.mask || settings.spec.tail == Tail::Pad {
+            columns.check_mask()?;
+        }
         let maker = match &options.ngram {
             Some(ngram) => Maker::Frames(Arc::new(Frames::new(ngram, &columns, options.bad_rows)?)),
             None => Maker::Rows(Arc::clone(&columns)),

@@ -161,6 +161,15 @@ impl Columns {
         Ok(Self { fields, paths, roots, members, root_of, output_of, outputs, row_id, small: None })
     }
 
+    /// Checks that no column is called as the mask of padding is, for batches that have one.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub(crate) fn check_mask(&self) -> Result<()> {
+        let mut names = self.fields.fields().iter().flat_map(Field::names);
+        if names.any(|name| *name == *MASK) { Err(named_twice(MASK)) } else { Ok(()) }
+    }
+
     /// The outputs that `names` match, by name, prefix or glob.
     ///
     /// # Errors
@@ -499,14 +508,18 @@ fn items(names: &Names<'_>, mut done: Vec<bool>, packs: &[Vec<usize>], options: 
 
 /// Checks that no two columns of the batch have the same name.
 fn check_unique(fields: &Schema) -> Result<()> {
-    let mut seen: BTreeSet<Arc<str>> = BTreeSet::from([MASK.into()]);
+    let mut seen: BTreeSet<Arc<str>> = BTreeSet::new();
     for name in fields.fields().iter().flat_map(Field::names) {
         if !seen.insert(Arc::clone(&name)) {
-            let problem = format!("two columns of the batch would be called {name}; exclude or pack one of them");
-            return Err(Error::config("columns", problem));
+            return Err(named_twice(&name));
         }
     }
     Ok(())
+}
+
+fn named_twice(name: &str) -> Error {
+    let problem = format!("two columns of the batch would be called {name}; exclude or pack one of them");
+    Error::config("columns", problem)
 }
 
 #[cfg(test)]
@@ -560,6 +573,17 @@ mod tests {
         let numbers: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), Some(2), None, None]));
         assert_eq!(first_null(&DataType::Int32, HashMap::new(), &plain, &numbers), Some(2));
         assert_eq!(first_null(&DataType::Int32, HashMap::new(), &plain, &numbers.slice(0, 2)), None);
+    }
+
+    #[test]
+    fn a_column_may_be_called_as_the_mask_where_there_is_none() {
+        let columns = |name: &str| {
+            let field = arrow::datatypes::Field::new(name, DataType::Boolean, false);
+            Columns::new(&Arc::new(Schema::new(vec![field])), &ColumnOptions::default()).unwrap()
+        };
+        assert!(columns("mask").check_mask().is_ok());
+        let error = columns(MASK).check_mask().unwrap_err().to_string();
+        assert!(error.contains("two columns of the batch would be called _mask"), "{error}");
     }
 
     /// The widths in bytes, among `widths`, of rows that are left in their pages.

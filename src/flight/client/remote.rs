@@ -206,7 +206,7 @@ impl BatchSource for RemoteSource {
                     member.has_read(self.plan);
                 }
                 self.step = batch.step + 1;
-                self.counters.delivered(&batch);
+                self.counters.delivered(&batch, self.info.masked);
                 Ok(Next::Item(batch.into()))
             }
             Ok(Some(Err(error))) => {
@@ -335,10 +335,11 @@ impl Drop for RemoteSource {
 }
 
 impl Counters {
-    fn delivered(&mut self, batch: &Batch) {
+    fn delivered(&mut self, batch: &Batch, masked: bool) {
         let real = |mask: &[u8]| mask.iter().map(|real| u64::from(*real != 0)).sum();
+        let mask = batch.tensor(MASK).filter(|_| masked);
         self.batches += 1;
-        self.rows += batch.tensor(MASK).map_or(batch.rows as u64, |mask| real(mask.bytes()));
+        self.rows += mask.map_or(batch.rows as u64, |mask| real(mask.bytes()));
         self.bytes += batch.bytes() as u64;
         self.first.get_or_insert_with(|| self.born.elapsed());
         let now = Instant::now();
@@ -365,8 +366,8 @@ fn share(options: &LoaderOptions, gang: Option<&Gang>) -> Result<Share> {
 /// The plan that a server announced; `kinds` are those of the columns if it does not say them.
 fn info(announced: &StreamInfo, share: Share, columns: &Columns, kinds: &Arc<ColumnKinds>) -> PlanInfo {
     let StreamInfo { fingerprint, former, spec, steps, rows, .. } = announced;
-    // The catalogue may request a mask too.
-    let masked = columns.arrow().field_with_name(MASK).is_ok();
+    // The catalogue may request a mask too; a column of the data has a field of its own.
+    let masked = columns.arrow().field_with_name(MASK).is_ok() && columns.schema().get(MASK).is_none();
     PlanInfo {
         fingerprint: *fingerprint,
         former: *former,
