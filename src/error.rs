@@ -224,6 +224,12 @@ pub enum Error {
         /// The reason.
         why: String,
     },
+    /// A write is committed, aborted or forgotten, and takes nothing more: begin another one.
+    #[error("{why}")]
+    Over {
+        /// The write, and how it ended.
+        why: String,
+    },
 }
 
 /// Returns the option in front of what else helps.
@@ -268,7 +274,7 @@ pub enum Kind {
     Changed,
     /// A deadline passed.
     Timeout,
-    /// The loader was closed.
+    /// The loader was closed, or a write is over.
     Closed,
     /// A peer refused or failed.
     Remote,
@@ -305,7 +311,7 @@ impl Error {
             Self::SourceChanged { .. } => Kind::Changed,
             Self::Store { .. } => Kind::Store,
             Self::Timeout { .. } => Kind::Timeout,
-            Self::Closed { .. } => Kind::Closed,
+            Self::Closed { .. } | Self::Over { .. } => Kind::Closed,
             Self::Remote { .. } => Kind::Remote,
             Self::Fenced { .. } => Kind::Fenced,
             Self::Device { .. } => Kind::Device,
@@ -420,6 +426,7 @@ impl Error {
                 Self::Device { device: device.clone(), what: what.clone(), why: why.clone() }
             }
             Self::Closed { why } => Self::Closed { why: why.clone() },
+            Self::Over { why } => Self::Over { why: why.clone() },
         }
     }
 

@@ -23,7 +23,7 @@ fn class(error: &Error) -> &'static str {
         Error::Config { .. } => "ConfigError",
         Error::Store { .. } => "StoreError",
         Error::Timeout { .. } => "TimeoutError",
-        Error::Closed { .. } => "ClosedError",
+        Error::Closed { .. } | Error::Over { .. } => "ClosedError",
         Error::Remote { .. } => "RemoteError",
         Error::Fenced { .. } => "FencedError",
         Error::Device { .. } => "DeviceError",

@@ -187,6 +187,8 @@ pub(crate) fn to_status(error: &Error) -> Status {
             (Code::Internal, Detail::Device { device: device.clone(), what: what.clone(), why: why.clone() })
         }
         Error::Closed { why } => (Code::Unavailable, Detail::Closed { why: why.clone() }),
+        // The kind that former peers know; the code says that no replica takes it either.
+        Error::Over { why } => (Code::FailedPrecondition, Detail::Closed { why: why.clone() }),
     };
     let mut metadata = MetadataMap::new();
     // A detail that is too long is omitted: the text says the same.
@@ -380,6 +382,7 @@ mod tests {
             Error::Fenced { gang: "g".into(), generation: 3, why: "rank 2 was lost".into() },
             Error::NotFound { what: "dataset x".into(), hint: "there is y".into() },
             Error::Closed { why: "draining".into() },
+            Error::Over { why: "write \"w\" is committed".into() },
         ];
         for error in errors {
             let status = to_status(&error);

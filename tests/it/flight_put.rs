@@ -114,6 +114,31 @@ fn hostile_messages_of_a_writer_end_its_stream_and_nothing_else() {
 }
 
 #[test]
+fn what_comes_after_the_end_of_a_write_is_refused_for_good() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = source(directory.path());
+    let options = ServerOptions { put: Some("memory".into()), ..Default::default() };
+    let served = Served::start(&[("data", &url)], &options);
+    runtime().block_on(async {
+        let mut client = FlightServiceClient::new(connected(&served).await);
+        let staged: serde_json::Value = serde_json::from_slice(&put(&mut client, attempt(0)).await.unwrap()).unwrap();
+        let commit = json!({"dataset": "new", "write": "w", "mode": "create", "tokens": [staged["token"]]});
+        client.do_action(Action::new("put.commit", commit.to_string())).await.unwrap();
+        let abort = json!({"dataset": "new", "write": "w"}).to_string();
+        let late = put(&mut client, attempt(1)).await.unwrap_err();
+        let aborted = client.do_action(Action::new("put.abort", abort)).await.unwrap_err();
+        for status in [late, aborted] {
+            // UNAVAILABLE would send the writer to another replica.
+            assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+            assert!(status.message().contains("is committed"), "{status}");
+            let detail = status.metadata().get_bin("bowstring-error-bin").unwrap().to_bytes().unwrap();
+            let detail: serde_json::Value = serde_json::from_slice(&detail).unwrap();
+            assert_eq!(detail["kind"], "closed", "the kind that former writers know");
+        }
+    });
+}
+
+#[test]
 fn a_loader_reads_while_hundreds_of_writers_say_nothing() {
     let (directory, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let url = source(directory.path());

@@ -150,7 +150,7 @@ async fn interleavings(staging: &Staging, seed: u64) {
         if random.below(5) == 0 || tokens.is_empty() {
             staging.abort(&write).await.unwrap();
             assert!(staging.commit(&write, mode, &tokens).await.is_err(), "seed {seed}: committed after an abort");
-            assert!(matches!(stage(staging, &write, 0, 9, &[1]).await, Err(Error::Closed { .. })), "seed {seed}");
+            assert!(matches!(stage(staging, &write, 0, 9, &[1]).await, Err(Error::Over { .. })), "seed {seed}");
         } else {
             let old = expected[dataset].clone();
             let committed = staging.commit(&write, mode, &tokens).await;
@@ -400,7 +400,7 @@ fn tries_at_one_thing_are_committed_once_and_aborted_together() {
             assert_eq!(staging.abort_all("d", "q-2-").await.unwrap(), 2);
             assert_eq!(staging.memory_used(), used);
             let late = stage(staging, &write("d", "q-2-b"), 1, 0, &[7]).await.unwrap_err();
-            assert!(matches!(late, Error::Closed { .. }), "{late}");
+            assert!(matches!(late, Error::Over { .. }), "{late}");
             let next = write("d", "q-2-c");
             let token = stage(staging, &next, 0, 0, &[8]).await.unwrap().token;
             staging.commit_as(&next, "q-2", Mode::Append, &[token]).await.unwrap();
@@ -431,7 +431,7 @@ fn what_a_process_before_this_one_committed_cannot_be_aborted() {
                 assert_eq!(staging.commit(&done, Mode::Create, &[token]).await.unwrap(), committed);
             }
             let error = staging.abort(&done).await.unwrap_err();
-            assert!(matches!(&error, Error::Closed { why } if why.contains("committed")), "{error}");
+            assert!(matches!(&error, Error::Over { why } if why.contains("committed")), "{error}");
             staging.abort(&write("d", "unknown")).await.unwrap();
             assert_eq!(visible(&staging, "d").await.unwrap(), [1]);
         }

@@ -173,7 +173,7 @@ impl Staging {
     /// that names the token. If this future is dropped, or `batches` ends with an error, nothing stays.
     ///
     /// # Errors
-    /// That of `batches`; [`Error::Closed`] if the write is committed or aborted, also meanwhile; [`Error::Limit`] if memory, the quota of
+    /// That of `batches`; [`Error::Over`] if the write is committed or aborted, also meanwhile; [`Error::Limit`] if memory, the quota of
     /// disk, or the number of writes or attempts, is used up; [`Error::Mismatch`] for a batch with other columns; those of the writer.
     pub async fn stage(
         &self,
@@ -220,7 +220,7 @@ impl Staging {
     /// # Errors
     /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, tasks of different columns, or
     /// other attempts than the write was committed with; [`Error::Config`] without a token, or if the dataset must not exist;
-    /// [`Error::Closed`] after an abort;
+    /// [`Error::Over`] after an abort;
     /// [`Error::Timeout`] if others change the dataset for too long; [`Error::Store`]. After any of them, readers see what they saw before,
     /// and the write can be committed again. If the disk fails when the rows are already visible, they are taken back; if that fails too,
     /// the commit is made, and the log warns.
@@ -262,8 +262,8 @@ impl Staging {
     /// Ends a write: all its attempts vanish, also those that are still being written.
     ///
     /// # Errors
-    /// [`Error::Closed`] if it is committed, or is being committed, also by a process before this one if it was not begun again since;
-    /// [`Error::Store`] if the record of its dataset cannot be read.
+    /// [`Error::Over`] if it is committed, also by a process before this one if it was not begun again since; [`Error::Closed`] while it
+    /// is being committed; [`Error::Store`] if the record of its dataset cannot be read.
     pub async fn abort(&self, write: &WriteId) -> Result<()> {
         let is_known = self.inner.book().knows(write);
         if !is_known {

@@ -88,7 +88,7 @@ impl<P: Clone> WriteLedger<P> {
     /// An attempt begins: its token.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the write is over; [`Error::Limit`] for too many writes or attempts.
+    /// [`Error::Over`] if the write is over; [`Error::Closed`] while it is being committed; [`Error::Limit`] for too many writes or attempts.
     pub(super) fn begin(&mut self, write: &WriteId, task: u32, attempt: u32, now: Instant) -> Result<Token> {
         if !self.has_room(write) {
             return Err(limit("the number of writes", self.max_writes, "max_writes"));
@@ -127,7 +127,7 @@ impl<P: Clone> WriteLedger<P> {
     /// Ends an attempt, with its staged result or without. Each [`begin`](Self::begin) has one end.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the write was ended meanwhile: the attempt does not count.
+    /// [`Error::Over`] if the write was ended meanwhile, [`Error::Closed`] while it is being committed: the attempt does not count.
     pub(super) fn end(&mut self, write: &WriteId, staged: Option<(Staged, P)>, now: Instant) -> Result<()> {
         let Some(known) = self.writes.get_mut(write) else { return Err(over(write, "gone")) };
         known.busy = known.busy.saturating_sub(1);
@@ -160,7 +160,7 @@ impl<P: Clone> WriteLedger<P> {
     ///
     /// # Errors
     /// [`Error::NotFound`] names a token that is not staged; [`Error::Config`] without any; [`Error::Mismatch`] names two attempts of one
-    /// task; [`Error::Closed`] if the write was aborted, or is being committed by another call.
+    /// task; [`Error::Over`] if the write was aborted; [`Error::Closed`] if it is being committed by another call.
     pub(super) fn begin_commit(&mut self, write: &WriteId, tokens: &[Token], now: Instant) -> Result<Commit<P>> {
         let missing = |token: &Token| Error::NotFound {
             what: format!("attempt {} of task {} of write {:?}", token.attempt, token.task, write.id()),
@@ -217,7 +217,7 @@ impl<P: Clone> WriteLedger<P> {
     /// refused.
     ///
     /// # Errors
-    /// [`Error::Closed`] if it is committed, or is being committed.
+    /// [`Error::Over`] if it is committed; [`Error::Closed`] while it is being committed.
     pub(super) fn abort(&mut self, write: &WriteId, now: Instant) -> Result<Vec<P>> {
         if !self.has_room(write) {
             return Ok(Vec::new());
@@ -225,7 +225,7 @@ impl<P: Clone> WriteLedger<P> {
         let known = self.writes.entry(write.clone()).or_insert_with(|| Write::new(Phase::Aborted, now));
         match known.phase {
             Phase::Committed(_) => return Err(over(write, "committed")),
-            Phase::Committing => return Err(over(write, "being committed")),
+            Phase::Committing => return Err(committing(write)),
             Phase::Open | Phase::Aborted => known.phase = Phase::Aborted,
         }
         known.touched = now;
@@ -271,7 +271,7 @@ impl<P: Clone> WriteLedger<P> {
 fn open(write: &WriteId, phase: Phase) -> Result<()> {
     match phase {
         Phase::Open => Ok(()),
-        Phase::Committing => Err(over(write, "being committed")),
+        Phase::Committing => Err(committing(write)),
         Phase::Committed(_) => Err(over(write, "committed")),
         Phase::Aborted => Err(over(write, "aborted")),
     }
@@ -279,7 +279,12 @@ fn open(write: &WriteId, phase: Phase) -> Result<()> {
 
 /// The error of a call that comes too late for `write`.
 pub(super) fn over(write: &WriteId, how: &str) -> Error {
-    Error::Closed { why: format!("write {:?} of dataset {:?} is {how}", write.id(), write.dataset()) }
+    Error::Over { why: format!("write {:?} of dataset {:?} is {how}", write.id(), write.dataset()) }
+}
+
+/// The error of a call during a commit, which may fail yet: the same call later has a final answer.
+fn committing(write: &WriteId) -> Error {
+    Error::Closed { why: format!("write {:?} of dataset {:?} is being committed", write.id(), write.dataset()) }
 }
 
 /// The error of a commit without attempts.
@@ -329,7 +334,8 @@ mod tests {
         let Commit::Publish(chosen) = book.begin_commit(&write, &[again, other], now).unwrap() else { panic!() };
         assert_eq!(chosen.iter().map(|(_, piece)| *piece).collect::<Vec<_>>(), [other.number, again.number]);
         assert!(book.begin_commit(&write, &[again], now).is_err(), "one commit at a time");
-        assert!(book.begin(&write, 5, 0, now).is_err() && book.abort(&write, now).is_err());
+        assert!(matches!(book.begin(&write, 5, 0, now), Err(Error::Closed { .. })), "the commit may fail yet");
+        assert!(matches!(book.abort(&write, now), Err(Error::Closed { .. })));
         assert!(book.end_commit(&write, None, now).is_empty(), "what failed may be tried again");
         assert!(matches!(book.begin_commit(&write, &[again], now), Ok(Commit::Publish(_))));
         let committed = Committed { rows: 1, bytes: 1, files: 1 };
@@ -341,7 +347,8 @@ mod tests {
             assert!(matches!(book.check_repeated(&write, others), Err(Error::Mismatch { .. })));
         }
         assert!(book.check_repeated(&WriteId::new("d", "x").unwrap(), &[first]).is_ok());
-        assert!(book.abort(&write, now).is_err() && book.begin(&write, 0, 0, now).is_err());
+        assert!(matches!(book.abort(&write, now), Err(Error::Over { .. })));
+        assert!(matches!(book.begin(&write, 0, 0, now), Err(Error::Over { .. })));
     }
 
     #[test]

@@ -136,6 +136,7 @@ impl Space {
             }
             Error::NotFound { what, hint } => Error::NotFound { what: own(what), hint: own(hint) },
             Error::Closed { why } => Error::Closed { why: own(why) },
+            Error::Over { why } => Error::Over { why: own(why) },
             // Nothing in them is named by a tenant.
             other => other,
         }
