@@ -1,5 +1,6 @@
 //! Files of a source, on a disk or in a store.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use super::remote::{self, Stored};
 use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
 use crate::error::{Error, Result};
 use crate::store::directory::failed;
+use crate::store::pinned::identity;
 
 /// A file of a source.
 #[derive(Debug, Clone)]
@@ -32,21 +34,38 @@ enum Where {
     Stored(Box<Stored>),
 }
 
-/// Size of a file, and its modification time in nanoseconds since 1970, which must not change while it is read.
-type State = (u64, u128);
-
-fn state(metadata: &fs::Metadata) -> State {
-    let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    (metadata.len(), changed.map_or(0, |since| since.as_nanos()))
+/// What must not change of a file while it is read. A file that is copied over it, or over its name, may have its size and modification
+/// time: archives and mirrors give them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State {
+    bytes: u64,
+    /// Modification time in nanoseconds since 1970.
+    modified: u128,
+    /// The time that no program sets. Access rights and links set it too, and nothing but reading tells them from new content.
+    touched: i128,
+    /// Device and number of the file.
+    file: (u64, u64),
 }
 
-fn shown((bytes, changed): State) -> String {
-    format!("{bytes}-{changed}")
+impl State {
+    fn of(metadata: &fs::Metadata) -> Self {
+        let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let modified = modified.map_or(0, |since| since.as_nanos());
+        Self { bytes: metadata.len(), modified, touched: touched(metadata), file: identity(metadata) }
+    }
+
+    /// Without the number, which is another one where the same files are mounted elsewhere.
+    fn stamp(&self) -> String {
+        let Self { bytes, modified, touched, .. } = self;
+        format!("{bytes}-{modified}-{touched}")
+    }
 }
 
-/// With the time that no program sets: what is extracted from an archive may have the size and time of what was there before.
-fn stamp(metadata: &fs::Metadata) -> String {
-    format!("{}-{}", shown(state(metadata)), touched(metadata))
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (device, inode) = self.file;
+        write!(f, "{}-{device}:{inode}", self.stamp())
+    }
 }
 
 /// The time of the last change of any kind of the file at `path`, in nanoseconds since 1970; none if it cannot be looked up.
@@ -87,8 +106,9 @@ impl Found {
             // Opening a pipe waits for whoever writes to it.
             return Err(failed("open", path, "it is no regular file"));
         }
-        let place = Where::Local(path.to_owned(), state(&metadata));
-        Ok(Self { place, name: name.into(), bytes: metadata.len(), stamp: stamp(&metadata) })
+        let state = State::of(&metadata);
+        let place = Where::Local(path.to_owned(), state);
+        Ok(Self { place, name: name.into(), bytes: state.bytes, stamp: state.stamp() })
     }
 
     /// Describes the file at `path` under its own name.
@@ -205,11 +225,11 @@ pub(crate) struct Watched {
 
 impl Watched {
     fn check(&self) -> io::Result<()> {
-        let now = state(&self.file.metadata()?);
+        let now = State::of(&self.file.metadata()?);
         if now == self.found {
             return Ok(());
         }
-        let (file, was, now) = (self.name.to_string(), shown(self.found), shown(now));
+        let (file, was, now) = (self.name.to_string(), self.found.to_string(), now.to_string());
         Err(io::Error::other(Error::SourceChanged { file, was, now }))
     }
 }
@@ -279,6 +299,51 @@ mod tests {
         OpenOptions::new().write(true).open(&third).unwrap().set_modified(UNIX_EPOCH).unwrap();
         fs::rename(third, &path).unwrap();
         assert_ne!(first.stamp, Found::of(&path).unwrap().stamp, "renamed over it");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_file_that_is_replaced_by_one_of_its_size_and_time_is_read_no_further() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.csv");
+        let write = |path: &Path, byte: u8| {
+            let mut file = OpenOptions::new().create(true).write(true).truncate(false).open(path).unwrap();
+            file.write_all(&[byte; 100]).unwrap();
+            file.set_modified(UNIX_EPOCH).unwrap();
+        };
+        let renamed = || {
+            let other = directory.path().join("other");
+            write(&other, b'y');
+            fs::rename(other, &path).unwrap();
+        };
+        let in_place = || write(&path, b'y');
+        let linked = || fs::hard_link(&path, directory.path().join("link")).unwrap();
+        let permitted = || fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let changes: [(&str, &dyn Fn()); 4] = [
+            ("renamed over it", &renamed),
+            ("written in place", &in_place),
+            // Nothing but reading tells these from new content.
+            ("linked", &linked),
+            ("permitted", &permitted),
+        ];
+        for (what, change) in changes {
+            write(&path, b'x');
+            let found = Found::of(&path).unwrap();
+            let mut open = found.reader(0).unwrap();
+            let mut buffer = [0; 8];
+            open.read_exact(&mut buffer).unwrap();
+            // The clock of a file system may stand still for some milliseconds.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            change();
+            let changed = |error: Error| match error {
+                Error::SourceChanged { was, now, .. } => assert_ne!(was, now, "{what}"),
+                other => panic!("{what}: {other}"),
+            };
+            changed(found.reader(0).err().unwrap());
+            // One that is open and lost its name has another time of change by that.
+            changed(found.failed("read", open.read(&mut buffer).unwrap_err()));
+        }
     }
 
     #[test]
