@@ -239,7 +239,7 @@ struct FolderSink {
     image: String,
     class: Option<String>,
     path: Option<String>,
-    /// True if there is a label besides the class.
+    /// True if there is a number for a label, be it beside the class or the name of the directory.
     labelled: bool,
     /// True if images were re-encoded, so that a name may have its former extension.
     anew: bool,
@@ -271,7 +271,7 @@ pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<d
             return Err(refused(Format::Images, field, hint));
         }
     }
-    let labelled = class.as_deref() == Some("class") && number("label").is_some();
+    let labelled = number("label").is_some();
     let anew = options.resize.is_some() || options.image_quality.is_some();
     Ok(Box::new(FolderSink { image, class, path, labelled, anew }))
 }

@@ -161,6 +161,25 @@ fn labels_come_back_as_the_numbers_that_were_given() {
     run(&at("y.parquet"), &at("plain"), &options).unwrap();
     assert_eq!(names(&at("plain")), ["_SUCCESS", "_files", "a", "b"]);
     assert_eq!(found(&at("plain")), [("a".to_owned(), Some(0)), ("b".to_owned(), Some(1))]);
+    // The order of "10" and "9" is not that of the numbers, and somebody may copy the directories alone.
+    let numbers: ArrayRef = Arc::new(Int32Array::from_iter_values(0..12));
+    let images: ArrayRef = Arc::new(BinaryArray::from_iter_values((0..12).map(png)));
+    parquet(&at("numbers.parquet"), &batch(vec![("image", images), ("label", numbers)]));
+    run(&at("numbers.parquet"), &at("numbers"), &options).unwrap();
+    assert!(at("numbers/_labels.json").is_file());
+    let pairs = |path: &Path| {
+        let found = rows(path, &ConvertOptions { from: Some(Format::Images), ..ConvertOptions::default() }).unwrap();
+        let images = found.column_by_name("image").unwrap().as_binary::<i32>().clone();
+        let labels = found.column_by_name("label").unwrap().as_primitive::<Int64Type>().clone();
+        let mut all: Vec<_> =
+            labels.values().iter().copied().zip(images.iter().flatten().map(<[u8]>::to_vec)).collect();
+        all.sort();
+        all
+    };
+    let expected: Vec<_> = (0..12).map(|number| (i64::from(number), png(number))).collect();
+    assert_eq!(pairs(&at("numbers")), expected);
+    std::fs::remove_file(at("numbers/_SUCCESS")).unwrap();
+    assert_eq!(pairs(&at("numbers")), expected);
     // A class with two labels has no folder.
     labelled(&at("z.parquet"), &[("b", Some(1)), ("b", Some(2))]);
     let (error, text) = kind(run(&at("z.parquet"), &at("never"), &options));
