@@ -143,8 +143,11 @@ impl Conversion {
         // Overwriting always makes the dataset again, but one that was killed when it had published its files is over.
         let found = match options.overwrite && !(options.resume && publish::is_published(dst)) {
             true => Found::Nothing,
-            false => finished(dst, identity, &job.options)?,
+            false => finished(dst, &job, &source)?,
         };
+        if !options.overwrite {
+            found.check_current(dst)?;
+        }
         match found {
             Found::Whole(found) => {
                 publish::sweep(dst)?;
@@ -159,7 +162,7 @@ impl Conversion {
                 );
                 return Err(Error::config("overwrite", problem));
             }
-            Found::Changed(_) | Found::Nothing => {}
+            Found::Changed(_) | Found::Former | Found::Nothing => {}
         }
         let (staging, mut done) = Staging::open(dst, identity, options.resume, options.replace(), &options.limits)?;
         done.retain(|done| done.task < job.units);
@@ -251,6 +254,7 @@ impl Conversion {
         let success = json!({
             "bowstring": env!("CARGO_PKG_VERSION"),
             "fingerprint": job.fingerprint,
+            "settings": job.settings,
             "format": job.sink.format(),
             "source": source,
             "rows": rows,

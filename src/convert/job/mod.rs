@@ -73,6 +73,8 @@ pub(crate) struct Job {
     /// Files of each task, if their number is given.
     files: Option<Vec<usize>>,
     pub(crate) fingerprint: String,
+    /// The fingerprint without the versions of the files.
+    pub(crate) settings: String,
     sample: RecordBatch,
     /// The shard that the sample comes from.
     sampled: usize,
@@ -157,7 +159,8 @@ impl Job {
         let unwritten: BTreeMap<&str, String> = unwritten
             .filter_map(|field| Some((field.name().as_str(), type_text(options.schema.as_ref()?.get(field.name())?))))
             .collect();
-        let fingerprint = fingerprint(&*source, to, &schema, &unwritten, options, condition.as_ref(), buckets);
+        let (fingerprint, settings) =
+            fingerprint(&*source, to, &schema, &unwritten, options, condition.as_ref(), buckets);
         let ahead = is_remote(src) && !source.format().is_dataset();
         let read_ahead = if ahead { remote::READS * options.read_bytes() } else { 0 };
         let options = options.clone();
@@ -173,6 +176,7 @@ impl Job {
             units,
             files,
             fingerprint,
+            settings,
             sample,
             sampled,
             read_ahead,
@@ -225,8 +229,8 @@ fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> 
     Ok((RecordBatch::new_empty(Arc::new(schema)), 0))
 }
 
-/// Computes the identity of a conversion. Parts that few conversions have are left out of the others, so that what a former version
-/// began is resumed.
+/// Computes the identity of a conversion, with the versions of the source's files and without them. Parts that few conversions have are left
+/// out of the others, so that what a former version began is resumed.
 fn fingerprint(
     source: &dyn Source,
     to: Format,
@@ -235,8 +239,7 @@ fn fingerprint(
     options: &ConvertOptions,
     condition: Option<&Expr>,
     buckets: Option<usize>,
-) -> String {
-    let mut hash = Sha256::new();
+) -> (String, String) {
     let (images, verify) = (&options.images, options.verify);
     let mut options = json!({
         "version": 1,
@@ -268,12 +271,16 @@ fn fingerprint(
         // Version of the order, and the layout of scattered files.
         options["order"] = json!({ "version": buckets::ORDER, "buckets": buckets });
     }
-    hash.update(options.to_string());
+    let mut settings = Sha256::new();
+    settings.update(options.to_string());
+    let mut hash = settings.clone();
     for shard in source.shards() {
-        hash.update([0]);
-        hash.update(&shard.id);
-        hash.update([0]);
+        for hash in [&mut hash, &mut settings] {
+            hash.update([0]);
+            hash.update(&shard.id);
+            hash.update([0]);
+        }
         hash.update(&shard.stamp);
     }
-    hex::of(hash.finalize())
+    (hex::of(hash.finalize()), hex::of(settings.finalize()))
 }

@@ -52,8 +52,12 @@ pub struct Plan {
 pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
     destination::check(src, dst)?;
     let job = Job::new(src, dst, options)?;
-    let identity = (&*job.fingerprint, &*address(src));
-    let unchanged = !options.overwrite && matches!(finished(dst, identity, options)?, Found::Whole(_));
+    let found = match options.overwrite {
+        true => Found::Nothing,
+        false => finished(dst, &job, &address(src))?,
+    };
+    found.check_current(dst)?;
+    let unchanged = matches!(found, Found::Whole(_));
     if !unchanged {
         Destination::of(dst, "dst")?.vacant(options.replace())?;
     }

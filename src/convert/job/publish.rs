@@ -114,7 +114,9 @@ impl Staging {
                 let shown = shown(&hidden);
                 let shown = shown.display();
                 let problem = if resume {
-                    format!("{shown} is of another source or other options; set overwrite to start again")
+                    format!(
+                        "{shown} is of other options, or of another source or another version of its files; set overwrite to start again"
+                    )
                 } else {
                     format!("an interrupted conversion is in {shown}; set resume to go on, or overwrite to start again")
                 };

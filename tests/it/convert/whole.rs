@@ -126,6 +126,37 @@ fn another_source_of_the_same_names_sizes_and_times_is_another_conversion() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_destination_of_the_same_conversion_over_former_files_says_so() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("a.csv"), directory.path().join("out"));
+    fs::write(&src, "id,y\n1,x\n").unwrap();
+    let options = to(Format::Jsonl);
+    run(&src, &out, &options).unwrap();
+    // As a former version wrote it.
+    let mut success: serde_json::Value = serde_json::from_slice(&fs::read(out.join("_SUCCESS")).unwrap()).unwrap();
+    let settings = success.as_object_mut().unwrap().remove("settings").unwrap();
+    fs::write(out.join("_SUCCESS"), success.to_string()).unwrap();
+    assert!(is_done(&src, &out, &options));
+    success["settings"] = settings;
+    fs::write(out.join("_SUCCESS"), success.to_string()).unwrap();
+    assert!(is_done(&src, &out, &options));
+    std::thread::sleep(Duration::from_millis(20));
+    fs::set_permissions(&src, fs::Permissions::from_mode(0o600)).unwrap();
+    let refused = |error: Error, is_touched: bool| {
+        let said = error.to_string();
+        assert!(matches!(error, Error::Config { option: "overwrite", .. }), "{said}");
+        assert_eq!(said.contains("have been written, moved or touched since"), is_touched, "{said}");
+    };
+    refused(run(&src, &out, &options).unwrap_err(), true);
+    refused(plan(&text(&src), &out, &options).unwrap_err(), true);
+    refused(run(&src, &out, &to(Format::Csv)).unwrap_err(), false);
+    assert!(!run(&src, &out, &ConvertOptions { overwrite: true, ..options.clone() }).unwrap().unchanged);
+    assert!(is_done(&src, &out, &options));
+}
+
+#[test]
 fn a_file_of_parquet_that_is_written_anew_in_its_place_is_another_conversion() {
     let directory = tempfile::tempdir().unwrap();
     let (src, out) = (directory.path().join("a.parquet"), directory.path().join("out"));
