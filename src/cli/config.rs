@@ -14,7 +14,7 @@ use crate::cli::settings::{Settings, left_out, read};
 use crate::cli::table::{plain, plural};
 use crate::flight::server::config::{ServerOptions, something};
 use crate::flight::server::file::{ServeFile, lines};
-use crate::flight::server::{Config, schema};
+use crate::flight::server::{Audit, Config, schema};
 use crate::store::Mount;
 
 /// Options of `config`.
@@ -131,8 +131,10 @@ fn open(file: ServeFile) -> crate::Result<()> {
         .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
     let opened = runtime.block_on(async {
         // Opening an audit log makes its file.
+        let audit = file.server.audit_log;
         let server = ServerOptions { audit_log: None, ..file.server };
         let config = Config::new(file.catalogue, &server)?;
+        audit.as_deref().map_or(Ok(()), Audit::check)?;
         for address in resolve("listen", server.listen()).await? {
             config.check(address)?;
         }

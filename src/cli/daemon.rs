@@ -1,6 +1,5 @@
 //! What verbs that serve have in common: files, addresses, the admin port, signals.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,6 +10,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use tokio::net::TcpListener;
 
+use crate::flight::server::config::{every_interface, on_loopback};
 use crate::flight::server::tls::TlsFiles;
 use crate::flight::server::{self, AdminState};
 use crate::store::path_at_home;
@@ -161,20 +161,6 @@ fn tls_files(cert: Option<PathBuf>, key: Option<PathBuf>, client_ca: Option<Path
         }
         (_, None) => Err(Error::config("tls_key", "a certificate is given without its key: give --tls-key")),
     }
-}
-
-/// Expands `:8815` to every interface of this host, as other servers do; permission is checked on the resolved addresses.
-fn every_interface(address: &str) -> Cow<'_, str> {
-    if address.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()) {
-        format!("0.0.0.0{address}").into()
-    } else {
-        address.into()
-    }
-}
-
-/// Expands `9090` to this host alone: an admin port is for operators.
-fn on_loopback(address: &str) -> Cow<'_, str> {
-    if address.parse::<u16>().is_ok() { format!("127.0.0.1:{address}").into() } else { address.into() }
 }
 
 /// Checks the form of an address and port without resolving a name; returns it if it has none.

@@ -87,6 +87,8 @@ fn a_file_is_refused_for_what_a_server_refuses_it_for() {
         ("[server]\nlisten = \"localhost\"\n", "\"localhost\" is not an address and port"),
         ("[server]\nadmin = \"localhost\"\n", "admin"),
         ("[server]\nput = \"\"\n", "put: is empty"),
+        ("[server]\nlisten = \"127.0.0.1:9000\"\nadmin = \"9000\"\n", "admin: 9000 is taken by listen, 127.0.0.1:9000"),
+        ("[server.quotas.tenants.\"anna \"]\nstreams = 1\n", "\"anna \" is no name of a tenant"),
         ("[datasets.y]\nurl = \"a\"\nbach_size = 3\n", "did you mean `batch_size`?"),
     ] {
         let ran = check(&format!("{content}{dataset}"), &[]);
@@ -124,13 +126,17 @@ fn datasets_and_files_are_opened_only_where_it_is_asked_for() {
     let ran = check("[server]\nput = \"Cargo.toml/x\"\n", &["--open"]);
     assert!(ran.code == 2 && ran.stderr.contains("Cargo.toml is a file"), "{ran:?}");
     let data = small();
+    let with = |audit: &std::path::Path| {
+        let (audit, data) = (text(audit), text(data.path()));
+        let content = format!("[server]\naudit_log = \"{audit}\"\n[datasets.x]\nurl = \"{data}/*.parquet\"\n");
+        check(&content, &["--open", "--json"])
+    };
+    for audit in [data.path().join("missing/audit.log"), data.path().to_owned()] {
+        let ran = with(&audit);
+        assert!(ran.code == 2 && ran.stderr.contains("audit_log"), "{ran:?}");
+    }
     let audit = data.path().join("audit.log");
-    let content = format!(
-        "[server]\naudit_log = \"{}\"\n[datasets.x]\nurl = \"{}/*.parquet\"\n",
-        text(&audit),
-        text(data.path())
-    );
-    let ran = check(&content, &["--open", "--json"]);
+    let ran = with(&audit);
     let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
     assert_eq!((&document["datasets"], &document["opened"]), (&json!(["x"]), &json!(true)));
     assert!(!audit.exists(), "a check writes nothing");

@@ -4,7 +4,7 @@
 //! the next line written reports how many were lost.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrow_flight::{Action, FlightDescriptor};
 use prost::Message as _;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tonic::{Code, Status};
 
 use super::auth::Tenant;
 use crate::error::{Error, Result};
 use crate::flight::ticket::Ticket;
+use crate::store::directory::above;
 
 /// Lines that may wait to be written.
 const QUEUE: usize = 4096;
@@ -221,9 +224,7 @@ impl Audit {
     /// # Errors
     /// [`Error::Config`] naming the file.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = append(path).map_err(|error| {
-            Error::config("audit_log", format!("file {} cannot be written: {error}", path.display()))
-        })?;
+        let file = append(path).map_err(|error| unwritable(path, &error))?;
         let (sender, lines) = sync_channel(QUEUE);
         let shared = Arc::new(Shared::default());
         let mut writer =
@@ -231,6 +232,22 @@ impl Audit {
         let started = std::thread::Builder::new().name("bowstring-audit".to_owned()).spawn(move || writer.run(&lines));
         started.map_err(|error| Error::Closed { why: format!("no thread for the audit log: {error}") })?;
         Ok(Self(Some((sender, shared))))
+    }
+
+    /// Checks that [`open`](Self::open) finds a file to append to or may make it, without making it.
+    ///
+    /// # Errors
+    /// As those of [`open`](Self::open).
+    pub fn check(path: &Path) -> Result<()> {
+        let may = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => Err(Errno::ISDIR),
+            Ok(_) => access(path, Access::WRITE_OK),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                access(above(path), Access::WRITE_OK | Access::EXEC_OK)
+            }
+            Err(error) => return Err(unwritable(path, &error)),
+        };
+        may.map_err(|error| unwritable(path, &error.into()))
     }
 
     /// True if lines are kept.
@@ -272,6 +289,10 @@ impl Audit {
             shared.reopen.store(true, Ordering::Release);
         }
     }
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Error {
+    Error::config("audit_log", format!("file {} cannot be written: {error}", path.display()))
 }
 
 fn append(path: &Path) -> io::Result<File> {
@@ -392,6 +413,22 @@ mod tests {
         audit.flush(Duration::from_secs(20));
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1, "what was flushed is there");
         assert_eq!((lines(&path, 1)[0]["result"].as_str(), lines(&moved, 2).len()), (Some("ok"), 2));
+    }
+
+    #[test]
+    fn a_place_is_checked_as_it_is_opened_and_nothing_is_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for path in [at("missing/audit"), directory.path().to_owned()] {
+            let told = Audit::check(&path).unwrap_err().to_string();
+            assert_eq!(told, Audit::open(&path).unwrap_err().to_string());
+        }
+        Audit::check(&at("audit")).unwrap();
+        assert!(!at("audit").exists());
+        std::fs::write(at("audit"), "before\n").unwrap();
+        Audit::check(&at("audit")).unwrap();
+        assert_eq!(std::fs::read_to_string(at("audit")).unwrap(), "before\n");
+        assert!(Audit::check(&at("audit/x")).is_err(), "a file is no directory");
     }
 
     #[test]

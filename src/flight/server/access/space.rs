@@ -59,7 +59,7 @@ impl Spaces {
 }
 
 /// Returns true if `name` may name a tenant that is identified by a token or a certificate.
-fn is_member(name: &str) -> bool {
+pub(crate) fn is_member(name: &str) -> bool {
     is_name(name.strip_prefix("certificate:").unwrap_or(name))
 }
 

@@ -11,6 +11,8 @@ use rustix::fs::{Access, access};
 use super::catalogue::{Catalogue, Current};
 use super::options::MEMORY;
 pub use super::options::{LISTEN, ServerOptions};
+#[cfg(feature = "cli")]
+pub(crate) use super::options::{every_interface, on_loopback};
 use super::write_directory::check_outside_datasets;
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
@@ -348,6 +350,7 @@ mod tests {
             (ServerOptions { threads: Some(0), ..none() }, "threads"),
             (ServerOptions { threads: Some(1 << 32), ..none() }, "4294967296 is not a whole number from 1 to 4096"),
             (ServerOptions { max_streams: Some(0), ..none() }, "max_streams"),
+            (ServerOptions { audit_log: Some(PathBuf::new()), ..none() }, "audit_log: is empty"),
             (ServerOptions { replicas: vec!["10.0.0.2:8815".into()], ..none() }, "replicas"),
             (ServerOptions { replicas: vec!["http://10.0.0.2:8815".into()], ..none() }, "grpc://"),
             (ServerOptions { replicas: vec!["grpc://10.0.0.2".into()], ..none() }, "port"),
@@ -357,5 +360,35 @@ mod tests {
             assert!(error.contains(what) && !error.contains("hidden"), "{error}");
         }
         assert!(Config::new(Catalogue::default(), &none()).is_err());
+    }
+
+    #[test]
+    fn the_admin_port_is_another_one() {
+        let of = |listen: Option<&str>, admin: &str| {
+            let (listen, admin) = (listen.map(str::to_owned), Some(admin.to_owned()));
+            ServerOptions { listen, admin, ..ServerOptions::default() }.validate()
+        };
+        for (listen, admin) in [
+            (Some("127.0.0.1:9000"), "127.0.0.1:9000"),
+            (Some("127.0.0.1:9000"), "9000"),
+            (Some(":9000"), "9000"),
+            (Some("127.0.0.1:9000"), ":9000"),
+            (Some("127.0.0.1:9000"), "0.0.0.0:9000"),
+            (Some("[::1]:9000"), "[::]:9000"),
+            (Some("host.example:9000"), "host.example:9000"),
+            (None, "8815"),
+        ] {
+            let error = of(listen, admin).unwrap_err().to_string();
+            assert!(error.contains("option admin:") && error.contains("another port"), "{listen:?} {admin}: {error}");
+        }
+        for (listen, admin) in [
+            (Some("127.0.0.1:0"), "127.0.0.1:0"),
+            (Some("127.0.0.1:9000"), "127.0.0.1:9001"),
+            (Some("127.0.0.2:9000"), "127.0.0.1:9000"),
+            (Some("host.example:0"), "host.example:0"),
+            (None, "0"),
+        ] {
+            of(listen, admin).unwrap_or_else(|error| panic!("{listen:?} {admin}: {error}"));
+        }
     }
 }

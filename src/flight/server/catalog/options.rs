@@ -1,5 +1,6 @@
 //! The table `[server]` of a server's configuration: options as given, their defaults and ranges, each in one place.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -203,9 +204,12 @@ impl ServerOptions {
         {
             range.check(seconds, |seconds| seconds)?;
         }
-        let journal = self.journal.as_deref().map(|journal| journal.as_os_str().is_empty());
-        for (option, empty) in [("put", self.put.as_deref().map(str::is_empty)), ("journal", journal)] {
-            if empty == Some(true) {
+        let put = self.put.as_deref().is_some_and(str::is_empty);
+        let empty = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| path.as_os_str().is_empty());
+        for (option, is_empty) in
+            [("put", put), ("journal", empty(&self.journal)), ("audit_log", empty(&self.audit_log))]
+        {
+            if is_empty {
                 return Err(Error::config(option, "is empty; name a place, or leave it out, also as a variable"));
             }
         }
@@ -214,7 +218,28 @@ impl ServerOptions {
             let problem = "is a quota of the disk, and only datasets that are written to a directory are there: give put = DIRECTORY";
             return Err(Error::config("written_bytes", problem));
         }
+        self.check_ports()?;
         Spaces::new(&self.spaces).map(drop)
+    }
+
+    /// Refuses one address for both ports, as far as they tell without resolving names: the second could not be bound.
+    fn check_ports(&self) -> Result<()> {
+        let Some(admin) = &self.admin else { return Ok(()) };
+        let theirs = on_loopback(admin);
+        let (ours, theirs) = (every_interface(self.listen()), every_interface(&theirs));
+        let is_taken = match (ours.parse::<SocketAddr>(), theirs.parse::<SocketAddr>()) {
+            (Ok(ours), Ok(theirs)) => {
+                let meets = ours.ip() == theirs.ip() || ours.ip().is_unspecified() || theirs.ip().is_unspecified();
+                ours.port() != 0 && ours.port() == theirs.port() && ours.is_ipv4() == theirs.is_ipv4() && meets
+            }
+            _ => ours == theirs && !ours.ends_with(":0"),
+        };
+        if !is_taken {
+            return Ok(());
+        }
+        let problem =
+            format!("{admin} is taken by listen, {}; give another port, or 0 for one that is free", self.listen());
+        Err(Error::config("admin", problem))
     }
 
     /// Checks that this server may listen at `address`.
@@ -225,6 +250,20 @@ impl ServerOptions {
         let tenants = self.tokens.is_some() || self.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         may_listen(address, self.tls.is_some(), tenants, self.insecure)
     }
+}
+
+/// Expands `:8815` to every interface of this host, as other servers do; permission is checked on the resolved addresses.
+pub(crate) fn every_interface(address: &str) -> Cow<'_, str> {
+    if address.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()) {
+        format!("0.0.0.0{address}").into()
+    } else {
+        address.into()
+    }
+}
+
+/// Expands `9090` to this host alone: an admin port is for operators.
+pub(crate) fn on_loopback(address: &str) -> Cow<'_, str> {
+    if address.parse::<u16>().is_ok() { format!("127.0.0.1:{address}").into() } else { address.into() }
 }
 
 /// `put` for datasets that live in the memory of the process.

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use crate::error::{Error, Result};
 use crate::flight::put::DiskQuotas;
 use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::access::space::is_member;
 
 /// Default limit of a tenant's streams.
 const STREAMS: u32 = 256;
@@ -94,8 +95,12 @@ impl QuotaOptions {
     /// Checks every quota.
     ///
     /// # Errors
-    /// [`Error::Config`]: a quota of zero would let nothing through.
+    /// [`Error::Config`]: a quota of zero would let nothing through, and one of a name that no tenant has would count for none.
     pub(crate) fn validate(&self) -> Result<()> {
+        if let Some(name) = self.tenants.keys().find(|name| !is_member(name)) {
+            let rule = "1 to 128 letters, digits, `-`, `_` and `.`, after `certificate:` for one of a certificate";
+            return Err(Error::config("tenants", format!("{name:?} is no name of a tenant: {rule}")));
+        }
         for (name, quota) in
             self.tenants.iter().map(|(name, quota)| (name.as_str(), quota)).chain([("default", &self.default)])
         {
@@ -408,6 +413,21 @@ mod tests {
 
     fn tenant(name: &str) -> Tenant {
         Tenant::new(name).unwrap()
+    }
+
+    #[test]
+    fn a_quota_of_nobody_is_refused() {
+        let of = |name: &str| {
+            let tenants = BTreeMap::from([(name.to_owned(), Quota { streams: Some(1), ..Quota::default() })]);
+            QuotaOptions { tenants, ..QuotaOptions::default() }.validate()
+        };
+        for name in ["anna", "anonymous", "a.b-c_1", "certificate:bert.example"] {
+            of(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        for name in ["anna ", "a b", "", "ä", ".anna", "certificate:", "other:anna"] {
+            let error = of(name).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name:?}")) && error.contains("letters, digits"), "{error}");
+        }
     }
 
     #[test]
