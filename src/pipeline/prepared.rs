@@ -87,19 +87,32 @@ impl View {
 }
 
 impl PreparedPlan {
-    /// Opens the datasets that `options` name and resolves the plan. Rank, memory, threads and time-out of the options
-    /// are ignored here. Reads footers, and the filter's columns if there is a filter.
+    /// Opens the datasets that `options` name and resolves the plan, as for a loader, but reads no rows: the filter and the windows are tried
+    /// on the columns only.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that contradict each other, and any error of opening the dataset.
-    pub(crate) async fn open(options: &LoaderOptions) -> Result<Self> {
-        Self::with(options, &options.settings()?).await
+    /// As [`hiding`](Self::hiding), but for those of rows.
+    #[cfg(feature = "flight")]
+    pub(crate) async fn check(options: &LoaderOptions) -> Result<()> {
+        let mut settings = options.settings()?;
+        let (filter, ngram) = (settings.open.filter.take(), settings.open.ngram.take());
+        let prepared = Self::with(options, &settings).await?;
+        for source in &*prepared.whole.sources {
+            if let Some(filter) = &filter {
+                filter.check(source.dataset.schema())?;
+            }
+            if let Some(ngram) = &ngram {
+                source.dataset.project(std::slice::from_ref(&ngram.timestamp_field))?;
+            }
+        }
+        Ok(())
     }
 
-    /// As [`open`](Self::open), without what `hidden` hides.
+    /// Opens the datasets that `options` name without what `hidden` hides, and resolves the plan. Rank, memory, threads and time-out of the
+    /// options are ignored here. Reads footers, and the filter's columns if there is a filter.
     ///
     /// # Errors
-    /// As [`open`](Self::open); hidden columns are not found.
+    /// [`Error::Config`] for options that contradict each other, and any error of opening the dataset; hidden columns are not found.
     pub(crate) async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
         let options = hidden.without(options);
         let mut settings = options.settings()?;

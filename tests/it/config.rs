@@ -143,6 +143,32 @@ fn datasets_and_files_are_opened_only_where_it_is_asked_for() {
 }
 
 #[test]
+fn columns_of_filters_and_windows_are_tried_without_rows() {
+    let data = small();
+    let with = |option: &str| {
+        let url = text(data.path());
+        let content =
+            format!("[datasets.good]\nurl = \"{url}/*.parquet\"\n[datasets.d]\nurl = \"{url}/*.parquet\"\n{option}\n");
+        check(&content, &["--open"])
+    };
+    let ngram = |timestamp: &str, field: &str| {
+        let fields = format!("fields = {{ \"0\" = [\"{field}\"], \"1\" = [\"{field}\"] }}");
+        format!("ngram = {{ {fields}, timestamp_field = \"{timestamp}\", delta_threshold = 1.0 }}")
+    };
+    for option in ["filter = \"id > 1\"".to_owned(), ngram("id", "id")] {
+        let ran = with(&option);
+        assert_eq!(ran.code, 0, "{option}: {}", ran.stderr);
+    }
+    for option in ["filter = \"nope > 1\"".to_owned(), ngram("nope", "id"), ngram("id", "nope")] {
+        let ran = with(&option);
+        assert!(
+            ran.code == 2 && ran.stderr.contains("dataset d: ") && ran.stderr.contains("nope"),
+            "{option}: {ran:?}"
+        );
+    }
+}
+
+#[test]
 fn mounts_are_shown_without_secrets_and_checked() {
     let data = small();
     let mounts = format!(

@@ -81,10 +81,11 @@ impl Catalogue {
             near.sort_unstable();
             let names: Vec<_> = near.iter().take(NEAR).map(|(_, known)| *known).collect();
             let more = if self.entries.len() > NEAR { ", ..." } else { "" };
-            Error::NotFound {
-                what: format!("dataset {shown:?}"),
-                hint: format!("this server has {}{more}", names.join(", ")),
-            }
+            let has = match names[..] {
+                [] => "only datasets that were written to it".to_owned(),
+                _ => format!("{}{more}", names.join(", ")),
+            };
+            Error::NotFound { what: format!("dataset {shown:?}"), hint: format!("this server has {has}") }
         })
     }
 
@@ -112,19 +113,20 @@ impl Catalogue {
     }
 
     /// Opens and closes each dataset, so that the operator sees at start any error that the first client would see. Reads footers but
-    /// no rows, and tries no filters or windows.
+    /// no rows: of filters and windows it tries the columns only.
     ///
     /// # Errors
-    /// Those of opening, naming the file.
+    /// Those of opening, naming the dataset and the file.
     pub async fn check(&self) -> Result<()> {
         let checks = self.entries.values().map(|entry| async {
             let mut options = entry.options(&serde_json::Value::Null)?;
-            (options.filter, options.ngram) = (None, None);
             (options.rank, options.world_size) = (Some(0), Some(1));
             // Clients say how large batches are: here as small as the plan may have them.
             (options.batch_size, options.global_batch_size) = (Some(u64::from(options.lanes.unwrap_or(1))), None);
-            let opened = PreparedPlan::open(&options).await;
-            opened.map(drop).inspect_err(|_| tracing::error!(dataset = entry.name(), "a dataset cannot be opened"))
+            PreparedPlan::check(&options).await.map_err(|error| {
+                tracing::error!(dataset = entry.name(), "a dataset cannot be opened");
+                named(entry.name(), error)
+            })
         });
         futures::stream::iter(checks).buffered(OPENED_AT_ONCE).try_collect().await
     }
@@ -132,6 +134,18 @@ impl Catalogue {
     /// Returns true if there are no datasets.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+}
+
+/// Returns `error` with the dataset's name where its text says what to correct: several datasets may have the same option.
+fn named(dataset: &str, error: Error) -> Error {
+    match error {
+        Error::NotFound { what, hint } => Error::NotFound { what: format!("dataset {dataset}: {what}"), hint },
+        Error::Config { option, problem } => Error::Config { option, problem: format!("dataset {dataset}: {problem}") },
+        Error::Mismatch { what, expected, found, hint } => {
+            Error::Mismatch { what: format!("dataset {dataset}: {what}"), expected, found, hint }
+        }
+        other => other,
     }
 }
 
@@ -252,6 +266,8 @@ mod tests {
         assert_eq!(catalogue.get("clicks").unwrap().name(), "clicks");
         let error = catalogue.get("photo").unwrap_err().to_string();
         assert_eq!(error, "dataset \"photo\" not found; this server has photos, texts, clicks, photos-2026");
+        let error = Catalogue::default().get("photo").unwrap_err().to_string();
+        assert_eq!(error, "dataset \"photo\" not found; this server has only datasets that were written to it");
         assert!(catalogue.add("clicks", vec!["x".into()]).is_err());
         for name in ["", ".", "a/b", "a b", "ä"] {
             assert!(catalogue.add(name, vec!["x".into()]).is_err(), "{name:?}");
