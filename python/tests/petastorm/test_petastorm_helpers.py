@@ -125,7 +125,7 @@ class Schema(tuple):
 
 class Frame:
     sparkSession, schema, write = None, Schema(), property(lambda self: self)
-    semanticHash, inputFiles = lambda self: 1, lambda self: []
+    semanticHash, select = lambda self: 1, lambda self, _: self
     option, parquet = lambda self, *_: self, lambda self, _: None
 
 

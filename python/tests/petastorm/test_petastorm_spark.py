@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pathlib
 import subprocess
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import bowstring
+import bowstring.spark
 import numpy as np
 import pytest
 
@@ -21,7 +24,7 @@ from bowstring.flight import Address, Connection
 from bowstring.petastorm import make_reader
 from bowstring.petastorm.codecs import CompressedNdarrayCodec, NdarrayCodec, ScalarCodec
 from bowstring.petastorm.etl.dataset_metadata import materialize_dataset
-from bowstring.petastorm.spark import make_spark_converter
+from bowstring.petastorm.spark import _sources, make_spark_converter
 from bowstring.petastorm.spark_utils import dataset_as_rdd
 from bowstring.petastorm.unischema import Unischema, UnischemaField, dict_to_spark_row
 
@@ -184,6 +187,120 @@ def test_a_converter_has_the_rows_of_the_present_files(spark: Any, tmp_path: pat
         pq.write_table(pa.table({"id": range(50, 57)}), file)
         (file.parent / f".{file.name}.crc").unlink()
     assert len(make_spark_converter(spark.read.parquet(data))) == 14
+
+
+def test_a_converter_knows_files_behind_caches_and_subqueries(spark: Any, tmp_path: pathlib.Path) -> None:
+    data = str(tmp_path / "data")
+
+    def cached() -> Any:
+        return spark.read.parquet(data).cache()
+
+    def counted() -> Any:
+        return spark.sql(f"SELECT id FROM range(100) WHERE id < (SELECT count(*) FROM parquet.`{data}`)")
+
+    spark.range(5).coalesce(1).write.parquet(data)
+    for load in (cached, counted):
+        old = load()
+        first = make_spark_converter(old)
+        assert make_spark_converter(load()).cache_dir_url == first.cache_dir_url
+        old.unpersist()
+        spark.range(5).coalesce(1).write.mode("append").parquet(data)
+        new = load()
+        assert len(make_spark_converter(new)) == len(first) + 5
+        new.unpersist()
+
+
+def test_a_converter_of_rows_that_spark_took_from_a_cache_is_not_one_of_the_files(
+    spark: Any, tmp_path: pathlib.Path
+) -> None:
+    data = str(tmp_path / "data")
+    spark.range(5).coalesce(1).write.parquet(data)
+    old = spark.read.parquet(data).cache()
+    assert old.count() == 5
+    # Not by Spark, which would drop its cache.
+    pq.write_table(pa.table({"id": range(5, 9)}), pathlib.Path(data) / "part-more.parquet")
+    assert len(make_spark_converter(spark.read.parquet(data))) == 5
+    old.unpersist()
+    assert len(make_spark_converter(spark.read.parquet(data))) == 9
+
+
+def test_a_converter_is_used_again_for_rows_that_spark_holds(spark: Any, tmp_path: pathlib.Path) -> None:
+    for frame in (
+        spark.createDataFrame([(1, "a"), (2, "b")], "id long, word string"),
+        spark.range(6).selectExpr("id", "rand(3) x").localCheckpoint(),
+        spark.sql("WITH one AS (SELECT id FROM range(4)) SELECT * FROM one UNION ALL SELECT * FROM one"),
+    ):
+        assert make_spark_converter(frame).cache_dir_url == make_spark_converter(frame).cache_dir_url
+
+
+def test_a_converter_of_an_rdd_over_files_is_made_anew(spark: Any, tmp_path: pathlib.Path) -> None:
+    text = tmp_path / "lines.txt"
+    text.write_text("1\n2\n")
+    frame = spark.sparkContext.textFile(str(text)).map(lambda line: (int(line),)).toDF("id long")
+    assert len(make_spark_converter(frame)) == 2
+    text.write_text("1\n2\n3\n")
+    assert len(make_spark_converter(frame)) == 3
+
+
+def test_a_converter_of_another_source_is_made_anew(
+    spark: Any, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark knows no files of bowstring's own format, which is a source of its second interface, as Iceberg is."""
+    bowstring.spark.register(spark)
+    data = str(tmp_path / "data")
+    with caplog.at_level(logging.INFO, "bowstring.petastorm.spark"):
+        for total in (3, 6):
+            spark.range(3).write.format("bowstring").mode("append").save(data)
+            frame = spark.read.format("bowstring").load(data)
+            assert len(make_spark_converter(frame)) == total
+    assert "DataSourceV2Relation may change without a sign" in caplog.text
+
+
+class Java:
+    """An object of the JVM by its class; other attributes are its methods' results."""
+
+    def __init__(self, name: str, **results: Any) -> None:
+        self.name = name
+        for method, result in results.items():
+            setattr(self, method, lambda result=result: result)
+
+    def getClass(self) -> Any:
+        return SimpleNamespace(getName=lambda: self.name)
+
+
+def scala(*items: Any) -> Any:
+    left = list(items)
+    return SimpleNamespace(iterator=lambda: SimpleNamespace(hasNext=lambda: bool(left), next=lambda: left.pop(0)))
+
+
+def over(index: str, *files: str) -> Any:
+    """A frame over files behind an index."""
+    places = "org.apache.spark.sql.execution.datasources."
+
+    def plan() -> Any:
+        relation = Java(f"{places}HadoopFsRelation", location=Java(index, inputFiles=files))
+        leaf = Java(f"{places}LogicalRelation", relation=relation)
+        return SimpleNamespace(collectLeaves=lambda: scala(leaf), subqueriesAll=lambda: scala())
+
+    execution = SimpleNamespace(analyzed=plan, optimizedPlan=plan)
+    return SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: execution))
+
+
+def test_only_files_that_tell_the_rows_make_a_frame_known(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "a b.parquet"
+    file.write_bytes(b"123")
+    url = f"file://{tmp_path}/a%20b.parquet"
+    listed = "org.apache.spark.sql.execution.datasources."
+    for index in ("InMemoryFileIndex", "CatalogFileIndex"):
+        state = _sources.state(over(listed + index, url))
+        assert state == {(url, 3, file.stat().st_mtime_ns)}
+    # A deletion with vectors leaves the files of a Delta table as they are.
+    for index in ("org.apache.spark.sql.delta.files.TahoeLogFileIndex", f"{listed}MetadataLogFileIndex"):
+        with pytest.raises(_sources.UnknownError, match="which of their rows count"):
+            _sources.state(over(index, url))
+    for away in ("s3a://bucket/a.parquet", f"{url}.gone"):
+        with pytest.raises(_sources.UnknownError, match="size and time"):
+            _sources.state(over(f"{listed}InMemoryFileIndex", url, away))
 
 
 def test_converter_over_a_server(spark: Any) -> None:

@@ -17,22 +17,14 @@ from bowstring import paths
 from bowstring.errors import UnsupportedError
 from bowstring.options import is_server
 from bowstring.petastorm._lazy import needed
-from bowstring.petastorm.spark import _served
+from bowstring.petastorm.spark import _served, _sources
 
-__all__ = ["cached", "forget", "local_path", "register_delete_dir_handler"]
+__all__ = ["cached", "forget", "register_delete_dir_handler"]
 
 _LOG = logging.getLogger(__name__)
 _lock = threading.Lock()
-# Names of a frame's files, with size and time of those on this machine.
-_Files = frozenset[tuple[str, int, int]]
-# Settings and hash of a frame -> frames with that hash, each with its files and the directory that holds it.
-_known: dict[tuple[Any, ...], list[tuple[Any, _Files, str]]] = {}
-
-
-def local_path(url: str) -> str | None:
-    """The path of a ``file:`` URL as Spark names its files."""
-    path = paths.local_path(url) if url.startswith("file:") else None
-    return None if path is None else urllib.parse.unquote(path)
+# Settings and hash of a frame -> frames with that hash, each with what it reads and the directory that holds it.
+_known: dict[tuple[Any, ...], list[tuple[Any, _sources.State | None, str]]] = {}
 
 
 def _delete(url: str) -> None:
@@ -78,31 +70,24 @@ def _delete_at_exit(url: str, process: int) -> None:
 def cached(frame: Any, parent: str, row_group_bytes: int, codec: str, dtype: str | None) -> str:
     """URL of the directory that holds ``frame``; it is written unless it exists, and deleted at exit."""
     with _lock:
-        # Equal plans have equal hashes, but other plans may have the same hash.
         parent = parent.rstrip("/")
+        # Planned anew: a frame keeps its first plan, whatever was cached or written since then.
+        frame = frame.select("*")
+        # Equal plans have equal hashes, but other plans may have the same hash.
         # Plans are equal to Spark whatever their columns are called.
         key = (frame.semanticHash(), frame.schema.json(), parent, row_group_bytes, codec, dtype)
-        files = _files(frame)
+        try:
+            state = _sources.state(frame)
+        except _sources.UnknownError as error:
+            state = None
+            _LOG.info("a data frame is stored anew, whether or not it was stored before: %s", error)
         for known, had, url in _known.get(key, ()):
-            if known.sparkSession is frame.sparkSession and frame.sameSemantics(known) and files == had:
+            same = state is not None and state == had
+            if same and known.sparkSession is frame.sparkSession and frame.sameSemantics(known):
                 return url
         url = _written(_in_precision(_without_vectors(frame, dtype), dtype), parent, row_group_bytes, codec)
-        _known.setdefault(key, []).append((frame, files, url))
+        _known.setdefault(key, []).append((frame, state, url))
         return url
-
-
-def _files(frame: Any) -> _Files:
-    """The files of a frame: Spark takes two frames for the same whose files were written anew in between."""
-    return frozenset(_stamped(name) for name in frame.inputFiles())
-
-
-def _stamped(name: str) -> tuple[str, int, int]:
-    path = local_path(name)
-    try:
-        found = None if path is None else os.stat(path)
-    except OSError:  # of another machine, or gone by now
-        found = None
-    return (name, -1, -1) if found is None else (name, found.st_size, found.st_mtime_ns)
 
 
 def forget(url: str) -> None:

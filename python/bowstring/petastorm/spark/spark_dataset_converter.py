@@ -16,7 +16,7 @@ from bowstring.options import is_server
 from bowstring.paths import shown
 from bowstring.petastorm._lazy import needed
 from bowstring.petastorm.reader import Reader, make_batch_reader
-from bowstring.petastorm.spark import _materialize, _served
+from bowstring.petastorm.spark import _materialize, _served, _sources
 from bowstring.petastorm.spark._materialize import register_delete_dir_handler
 
 __all__ = ["SparkDatasetConverter", "make_spark_converter", "register_delete_dir_handler"]
@@ -48,8 +48,8 @@ def make_spark_converter(
     stored there are deleted at exit. It may be a bowstring server that accepts writes, ``grpc://host:port``: the frame then
     needs no file system that Spark and the trainer share.
 
-    :param df: the data frame; an equal one is stored once. Or the URL of a directory of Parquet, used unchanged, and deleted
-        by :meth:`SparkDatasetConverter.delete` only.
+    :param df: the data frame; an equal one is stored once, if its plan tells that the rows are the same. Or the URL of a directory
+        of Parquet, used unchanged, and deleted by :meth:`SparkDatasetConverter.delete` only.
     :param parquet_row_group_size_bytes: size of row groups; not for a server.
     :param compression_codec: of Parquet; none by default; not for a server.
     :param dtype: precision of columns of floats and of arrays of them, not deeper: ``float32``, ``float64``; ``None`` leaves them.
@@ -102,9 +102,7 @@ def _cache_dir(session: Any) -> str:
 
 
 def _hint_at_size(files: list[str]) -> None:
-    sizes = sorted(
-        os.path.getsize(path) for path in map(_materialize.local_path, files) if path and os.path.exists(path)
-    )
+    sizes = sorted(os.path.getsize(path) for path in map(_sources.local_path, files) if path and os.path.exists(path))
     if len(sizes) > 1 and sizes[len(sizes) // 2] < _SMALL_FILE:
         _LOG.warning("half of the %d files have less than %d MB: coalesce() the frame", len(sizes), _SMALL_FILE >> 20)
 
@@ -198,7 +196,7 @@ def _reader_arguments(given: dict[str, Any], num_epochs: int | None, workers_cou
 def _wait_for(urls: list[str]) -> None:
     """Waits for files that a shared file system does not show yet."""
     end = time.monotonic() + _FILE_WAIT_S
-    missing = [path for path in map(_materialize.local_path, urls) if path is not None]
+    missing = [path for path in map(_sources.local_path, urls) if path is not None]
     while missing := [path for path in missing if not os.path.exists(path)]:
         if time.monotonic() > end:
             raise StoreError(f"{len(missing)} files, such as {missing[0]}, did not appear within {_FILE_WAIT_S:.0f} s")
@@ -219,7 +217,7 @@ class _Opened:
         if is_server(given[0]):
             self._fetched, given = _served.fetched(given[0])
         _wait_for(given)
-        local = [_materialize.local_path(url) for url in given]
+        local = [_sources.local_path(url) for url in given]
         urls = [url if path is None else f"file://{path}" for url, path in zip(given, local, strict=True)]
         self.reader = make_batch_reader(urls, **self.petastorm_reader_kwargs)
 
