@@ -205,7 +205,7 @@ mod tests {
         let deep: Vec<ObjectMeta> = store.list(None).try_collect().await.unwrap();
         let flat = store.list_with_delimiter(Some(&Path::from("t"))).await.unwrap().objects;
         for listed in [deep, flat] {
-            assert_eq!(listed.iter().map(Stamp::of).collect::<Vec<_>>(), [answer.clone()]);
+            assert_eq!(listed.iter().map(Stamp::of).collect::<Vec<_>>(), std::slice::from_ref(&answer));
         }
         let options = GetOptions { if_match: answer.condition(), ..GetOptions::default() };
         assert!(store.get_opts(&path, options).await.is_ok());

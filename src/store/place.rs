@@ -14,7 +14,7 @@ use super::mounts::Mount;
 use super::multipart::PartStore;
 use super::registered::kind;
 use super::remedy::advised;
-use super::unaddressed::{fault, named, noting};
+use super::unaddressed::{fault, fault_of, named, noting};
 use super::walk::{Walk, Ways, below};
 use crate::error::{Error, Result};
 
@@ -190,12 +190,10 @@ impl Place {
             listed?;
             let wanted = left_out.iter().find(|key| {
                 let name = key.strip_prefix(base.as_ref()).unwrap_or(key);
-                accept(name.strip_prefix('/').filter(|_| !base.as_ref().is_empty()).unwrap_or(name))
+                accept(name.trim_matches('/'))
             });
-            if let Some((key, wrong)) =
-                wanted.filter(|_| !enough()).and_then(|key| Some((key, Path::parse(key).err()?)))
-            {
-                return Err(self.unaddressed(key, fault(&wrong)));
+            if let Some(key) = wanted.filter(|_| !enough()) {
+                return Err(self.unaddressed(key, fault_of(key)));
             }
         }
         // Some tools mark a directory by an empty object of its name.

@@ -1,5 +1,6 @@
 //! Keys that no address leads to: with an empty part (`a//b`), a part `.` or `..`, or a control character. `object_store` fails a whole list
-//! with such a key in it, so that one of them, in a hidden directory perhaps, would make all other files unreadable.
+//! with such a key in it, so that one of them, in a hidden directory perhaps, would make all other files unreadable. From a key with a slash at
+//! its start or end (`/a`, `a/`) it cuts that slash, so that another object would be read in its place; empty ones are marks of directories.
 //!
 //! ```text
 //!   page of a list ─without─► the keys that have addresses ─► object_store
@@ -47,7 +48,10 @@ pub(super) fn without(page: &[u8]) -> Option<Vec<u8>> {
         let mut rest = page;
         while let Some((before, after)) = rest.split_once(start) {
             let Some((object, after)) = after.split_once(end) else { break };
-            match key(object, name).filter(|key| path::Path::parse(key).is_err()) {
+            let is_empty =
+                ["<Size>0</Size>", "<Content-Length>0</Content-Length>"].iter().any(|size| object.contains(size));
+            let is_cut = |key: &str| !is_empty && (key.starts_with('/') || key.ends_with('/'));
+            match key(object, name).filter(|key| is_cut(key) || path::Path::parse(key).is_err()) {
                 Some(key) => {
                     keys.push(key);
                     kept.push_str(before);
@@ -94,6 +98,11 @@ fn key(object: &str, name: &str) -> Option<String> {
     Some(key)
 }
 
+/// What `key`, which no address leads to, has in it.
+pub(super) fn fault_of(key: &str) -> &'static str {
+    path::Path::parse(key).err().map_or("a slash at its start or end", |wrong| fault(&wrong))
+}
+
 /// The path that `wrong` is about.
 pub(super) fn named(wrong: &path::Error) -> &str {
     match wrong {
@@ -127,11 +136,17 @@ mod tests {
             let objects: String = keys.iter().map(|key| object(key)).collect();
             format!("<ListBucketResult><Prefix>d/</Prefix>{objects}<IsTruncated>false</IsTruncated></ListBucketResult>")
         };
-        let mixed = page(&["d/a.parquet", "d//&lt;x&gt;&amp;.txt", "d/b&amp;c", "d/&#x1;", "d/&#9;", "d/../e", "d/"]);
+        let mixed =
+            page(&["d/a.parquet", "d//&lt;x&gt;&amp;.txt", "d/b&amp;c", "d/&#x1;", "d/&#9;", "d/../e", "/d/f", "d/f/"]);
+        let mark = "<Contents><Key>d/</Key><Size>0</Size></Contents>";
+        let mixed = mixed.replace("<IsTruncated>", &format!("{mark}<IsTruncated>"));
         assert_eq!(without(mixed.as_bytes()), None, "nobody notes them");
         let (kept, keys) = noting(async { without(mixed.as_bytes()) }).await;
-        assert_eq!(String::from_utf8(kept.unwrap()).unwrap(), page(&["d/a.parquet", "d/b&amp;c", "d/"]));
-        assert_eq!(keys, ["d//<x>&.txt", "d/\u{1}", "d/\t", "d/../e"]);
+        let expected = page(&["d/a.parquet", "d/b&amp;c"]).replace("<IsTruncated>", &format!("{mark}<IsTruncated>"));
+        assert_eq!(String::from_utf8(kept.unwrap()).unwrap(), expected);
+        assert_eq!(keys, ["d//<x>&.txt", "d/\u{1}", "d/\t", "d/../e", "/d/f", "d/f/"]);
+        let faults: Vec<_> = keys.iter().map(|key| fault_of(key)).collect();
+        assert_eq!(faults[3..], ["a part `.` or `..`", "a slash at its start or end", "a slash at its start or end"]);
         let azure = "<Blobs><Blob><Name>a//b</Name></Blob><BlobPrefix><Name>c/</Name></BlobPrefix></Blobs>";
         let (kept, keys) = noting(async { without(azure.as_bytes()) }).await;
         assert_eq!(kept.unwrap(), b"<Blobs><BlobPrefix><Name>c/</Name></BlobPrefix></Blobs>");
