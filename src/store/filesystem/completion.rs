@@ -26,7 +26,7 @@ use crate::per_process::PerProcess;
 /// How often a save may be overtaken by others until it fails; each time, another one has succeeded.
 pub(super) const MOST_OVERTAKEN: usize = 100;
 /// How often a store may refuse a new object where it shows none, in a row: somebody may have made one there and removed it again.
-const MOST_UNSHOWN: usize = 5;
+const MOST_UNSHOWN: usize = 20;
 /// Pause after such a refusal: others may be changing what is there.
 const UNSHOWN_PAUSE: Duration = Duration::from_millis(100);
 /// Most stores that are remembered as told of in the log.
@@ -109,7 +109,7 @@ pub(super) async fn complete(
         match refusal {
             Refusal::Overtaken if is_unshown && unshown < MOST_UNSHOWN => tokio::time::sleep(UNSHOWN_PAUSE).await,
             Refusal::Overtaken if is_unshown => {
-                let why = "the store refuses a new object there, and shows none: it has a directory of that name, as SeaweedFS makes them for \
+                let why = "the store refuses a new object there, and shows none: it may have a directory of that name, as SeaweedFS makes them for \
                            names below; save under another name";
                 return Err(Error::Store { operation: operation.to_owned(), url: place.url(path), source: why.into() });
             }
