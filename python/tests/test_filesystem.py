@@ -85,7 +85,15 @@ def test_a_path_may_be_a_pattern(tmp_path: pathlib.Path) -> None:
         (arrow.SubTreeFileSystem(str(tmp_path), handler), ""),
         (DirFileSystem(tmp_path, LocalFileSystem()), ""),
     ]
-    patterns = ("g/*/*.parquet", "g/{b,a}/x.parquet", "g/**/z.parquet", "*", "g/a*/?.parquet", "g/b/[[]1].parquet", "g/a b%20*/*")
+    patterns = (
+        "g/*/*.parquet",
+        "g/{b,a}/x.parquet",
+        "g/**/z.parquet",
+        "*",
+        "g/a*/?.parquet",
+        "g/b/[[]1].parquet",
+        "g/a b%20*/*",
+    )
     for fs, start in files:
         for pattern in patterns:
             assert rows(f"{start}{pattern}", filesystem=fs) == rows(f"{tmp_path}/{pattern}")

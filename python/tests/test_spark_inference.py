@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,23 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # PySpark's own
     pytest.mark.timeout(400),
 ]
+
+
+def test_columns_may_have_dots_in_their_names(spark: Any, tmp_path: pathlib.Path) -> None:
+    frame = spark.range(0, 6, numPartitions=2).selectExpr("id", "id * 3 `a.b`", "id * 5 `c`")
+    scored = bowstring.spark.predict(
+        frame, lambda: lambda batch: {"y": batch["a.b"] * 2}, batch_size=4, schema="y long"
+    )
+    rows = [(number, 3 * number, 5 * number) for number in range(6)]
+    assert sorted(map(tuple, scored.collect())) == [(*row, 2 * row[1]) for row in rows]
+    bowstring.spark.convert(spark, frame, str(tmp_path / "out"), to="jsonl")
+    lines = [json.loads(line) for path in (tmp_path / "out").glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert sorted(tuple(line.values()) for line in lines) == rows
+    with bowstring.spark.serve(frame, 1, batch_size=2) as served, served.loader(0) as loader:
+        found = [
+            tuple(row) for batch in loader for row in zip(*(batch[name] for name in ("id", "a.b", "c")), strict=True)
+        ]
+    assert sorted(found) == rows
 
 
 def test_a_model_over_a_frame(spark: Any) -> None:

@@ -28,6 +28,7 @@ const WRAPS: &[(&str, &str)] = &[
     ("src/convert/job/shuffle.rs", "a generator of random numbers"),
     ("src/convert/formats/tfrecord.rs", "the masked checksum of the format"),
     ("src/dataset/filter/bucket.rs", "the hash of Iceberg's buckets"),
+    ("src/dataset/filter/members.rs", "slots of a table of hashes"),
     ("src/dataset/ngram.rs", "the difference of ascending numbers without a sign"),
     ("src/dataset/packed.rs", "differences of numbers, which the same sums take back"),
     ("src/dataset/times.rs", "nanoseconds that wrapped on the way, which the whole seconds beside them put right"),

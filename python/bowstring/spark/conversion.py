@@ -20,6 +20,7 @@ from bowstring import _native
 from bowstring.convert import Report, in_this_process, options_json, report_of
 from bowstring.errors import ConfigError
 from bowstring.spark.directory import Place, local
+from bowstring.spark.frame import map_in_arrow
 from bowstring.spark.task import Attempt, new_write
 from bowstring.spark.types import conform, stored_schema
 from bowstring.writer import DatasetWriter
@@ -137,7 +138,7 @@ def _staged(df: Any, path: Path, options: str) -> Iterator[Path]:
             writer.write(schema.empty_table())
         _native.Conversion(str(empty), path, options).close()
         work = _stage(str(path), place.write, schema)
-        attempts = [Path(at) for (at,) in df.mapInArrow(work, "at string").collect()]
+        attempts = [Path(at) for (at,) in map_in_arrow(df, work, "at string").collect()]
         yield place.gathered(sorted(attempts) or [empty])
     finally:
         place.remove()

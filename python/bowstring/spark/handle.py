@@ -24,7 +24,7 @@ from bowstring.errors import ConfigError, Error, RemoteError, TimeoutError
 from bowstring.flight import Connection
 from bowstring.options import NAMES, Url, plain, size
 from bowstring.ranges import MOST, seconds, whole
-from bowstring.spark.frame import check_frame
+from bowstring.spark.frame import check_frame, map_in_arrow
 from bowstring.spark.meeting import Meeting, MeetingServer
 from bowstring.spark.store import Store, StoreOptions, own_address
 from bowstring.spark.types import conform, stored_schema
@@ -235,7 +235,7 @@ class Handle:
                 self._meeting.change("begin", generation)
                 work = _task(self._url, generation, self._store, stored_schema(self._df.schema))
                 try:
-                    ended = self._df.mapInArrow(work, "parts int", barrier=True).collect()
+                    ended = map_in_arrow(self._df, work, "parts int", barrier=True).collect()
                 except Exception as error:
                     never = _refused(error)
                     if never is not None:

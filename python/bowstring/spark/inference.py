@@ -8,7 +8,7 @@ from typing import Any
 from bowstring.errors import ConfigError
 from bowstring.inference.arrays import Model, predicted, rebatched, tensors
 from bowstring.ranges import whole
-from bowstring.spark.frame import check_frame
+from bowstring.spark.frame import check_frame, map_in_arrow
 from bowstring.spark.types import arrow_schema
 
 __all__ = ["predict"]
@@ -72,7 +72,7 @@ def predict(
             fields = [*batch.schema, *made.schema]
             yield pa.RecordBatch.from_arrays([*batch.columns, *made.columns], schema=pa.schema(fields))
 
-    return df.mapInArrow(work, frame)
+    return map_in_arrow(df, work, frame)
 
 
 def _device(device: str | None) -> str | None:
