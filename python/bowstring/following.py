@@ -132,14 +132,17 @@ class Course:
             elif number == 0 and not self.training:
                 self.consumed = (epoch, step + 1)
 
-    def end(self, number: int, epoch: int) -> None:
-        """A batch after the last one of ``epoch`` was requested in the pass ``number``."""
+    def end(self, number: int, epoch: int, restored: bool) -> None:
+        """A batch after the last one of ``epoch`` was requested in the pass ``number``, maybe of a restored iterator."""
         with self._lock:
             if number >= self._first:
                 self._ended = epoch + 1
                 self._fresh = False
             elif number == 0 and not self.training:
                 self.consumed = max(self.consumed, (epoch + 1, 0))
+                if restored and self.start is None:
+                    # The checkpoint may have had all batches that were left, and the loader is where it was opened.
+                    self.start = (epoch + 1, 0)
 
     # ---- what Keras reports -----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ ways to save exactly what was consumed:
 - in ``model.fit``, :meth:`Dataset.callback` counts the batches that the model has trained on;
 - in your own loop, :meth:`Dataset.state_dict` is exact if the loop runs over the dataset itself, because nothing in it reads
   ahead; with later stages, :meth:`Dataset.state_at` takes the number of batches that the loop has had;
-- ``tf.train.Checkpoint(iterator=iterator)`` saves an iterator with all its stages, and what they have read ahead with it.
+- ``tf.train.Checkpoint(iterator=iterator)`` saves an iterator with all its stages, and what they have read ahead with it. One that
+  has ended, maybe ahead of the loop, has no epoch in its checkpoint: call :meth:`Dataset.set_epoch` before each iterator.
 """
 
 from __future__ import annotations
@@ -143,6 +144,8 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         self._steps = len(loader)
         # The loader itself is where the last request was: stages of older iterators may read ahead meanwhile.
         self._course = Course(self._steps, (loader.epoch, loader.step))
+        # The last epoch of which a pass has begun here. The pass of an iterator that was restored has begun elsewhere.
+        self._begun = -1
         self._arrange = _arrangement(self._columns, targets, inputs, weights_from_mask)
         self._inner = self._graph(beside=False)
         self._beside: Any = None
@@ -317,6 +320,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         with self._lock:
             number, at = self._course.begin(beside)
             epoch, step = self._beginning(at)
+            self._begun = max(self._begun, epoch)
         return [_int64(number * _EPOCHS + epoch), _int64(step), _int64(self._steps)]
 
     def _not_divided(self) -> None:
@@ -359,7 +363,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
             native = self._loader._native
             if (native.epoch, native.step) == (ended, self._steps):
                 native.next(_itself)
-            self._course.end(number, ended)
+            self._course.end(number, ended, restored=ended > self._begun)
         return _int64(0)
 
     def _take(self, epoch: Any, step: Any) -> list[Any]:

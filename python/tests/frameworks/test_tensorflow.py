@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
@@ -203,6 +204,55 @@ def test_checkpoints_of_iterators(kinds: pathlib.Path, tmp_path: pathlib.Path) -
     other = iter(staged())
     tf.train.Checkpoint(iterator=other).restore(path).assert_consumed()
     assert [ids(batch) for batch in other] == want[17:26]
+
+
+@pytest.mark.parametrize("stages", ["itself", "prefetch", "repeat", "repeat, prefetch"])
+def test_a_restored_iterator_is_followed_by_the_next_epoch(stages: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "few.parquet"
+    pq.write_table(pa.table({"id": range(22)}), path)
+    want = expected(path, epochs=4)
+
+    def staged() -> tuple[Dataset, Any]:
+        data = opened(path)
+        behind = data.repeat() if "repeat" in stages else data
+        return data, behind.prefetch(2) if "prefetch" in stages else behind
+
+    def read(iterator: Any, until: int, following: Callable[[], Any]) -> list[list[int]]:
+        """Returns so many batches, of several passes if needed."""
+        found: list[list[int]] = []
+        while len(found) < until:
+            batch = next(iterator, None)
+            if batch is None:
+                iterator = following()
+            else:
+                found.append(ids(batch))
+        return found
+
+    saved = []
+    data, behind = staged()
+    iterator = iter(behind)
+    for step in range(7):
+        saved.append((step, tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / str(step)))))
+        batch = next(iterator, None)
+        if batch is None:
+            saved.append((step, tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / f"end of {step}"))))
+            iterator = iter(behind)
+            batch = next(iterator)
+        assert ids(batch) == want[step]
+    for step, checkpoint in saved:
+        data, behind = staged()
+        iterator = iter(behind)
+        tf.train.Checkpoint(iterator=iterator).restore(checkpoint)
+        epochs = itertools.count(1 + max(step - 1, 0) // 3)
+        # An iterator that has ended, maybe ahead of the loop, has no epoch in its checkpoint.
+        has_ended = stages == "prefetch" or "end of" in checkpoint
+
+        def following(data: Dataset = data, behind: Any = behind, of: Any = epochs, told: bool = has_ended) -> Any:
+            if told:
+                data.set_epoch(next(of))
+            return iter(behind)
+
+        assert read(iterator, 9 - step, following) == want[step:9], checkpoint
 
 
 def test_from_a_server(kinds: pathlib.Path) -> None:
