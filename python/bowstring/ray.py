@@ -49,7 +49,8 @@ class Datasource(ray.data.Datasource):  # type: ignore[misc]  # Ray's types are 
 
     :param url: as for :class:`bowstring.Loader`.
     :param batch_size: rows of a block.
-    :param options: the other options of :class:`bowstring.Loader`, except those that assign rows and ``bad_rows="skip"``.
+    :param options: the other options of :class:`bowstring.Loader`, except those that assign rows, ``ngram`` and
+        ``bad_rows="skip"``. ``bad_rows`` is ``error`` unless given, whatever a server's catalogue has.
         Each task has row groups of its own, unless ``shuffle=False`` requests file order, in which each reads its part of every
         row group. A task decodes in one thread unless ``threads`` is given.
     """
@@ -59,11 +60,13 @@ class Datasource(ray.data.Datasource):  # type: ignore[misc]  # Ray's types are 
         for name in _OURS:
             if asked.get(name) is not None:
                 raise ConfigError(f"option {name}: Ray's read tasks share the rows among themselves", option=name)
-        if (options.get("bad_rows") or os.environ.get("BOWSTRING_BAD_ROWS")) == "skip":
+        # Always named: a server does not show its catalogue's choice, which may replace rows.
+        bad_rows = options.get("bad_rows") or os.environ.get("BOWSTRING_BAD_ROWS") or "error"
+        if bad_rows == "skip":
             problem = "skip replaces a bad row by another one, which Ray's read tasks deliver as well"
             raise ConfigError(f"option bad_rows: {problem}; use 'zero', or leave it as 'error'", option="bad_rows")
         self._url = urls_of(url)
-        self._options = {"threads": 1, "tail": "pad", "batch_size": batch_size, **options}
+        self._options = {"threads": 1, "tail": "pad", "batch_size": batch_size, **options, "bad_rows": bad_rows}
 
     def estimate_inmemory_data_size(self) -> int | None:
         """Unknown before decoding."""
@@ -78,6 +81,7 @@ class Datasource(ray.data.Datasource):  # type: ignore[misc]  # Ray's types are 
             # As many lanes as tasks: then no two tasks read the same row group, except at the borders of their parts.
             options.setdefault("lanes", parallelism)
         with _Loader(self._url, **options, rank=0) as loader:
+            _columns(loader)
             state, rows = loader.state_dict(), loader.rows
         batch = int(self._options["batch_size"])
         steps, rest = divmod(rows, batch * parallelism)
@@ -102,13 +106,23 @@ class _Loader(BaseLoader[Any]):
 def _blocks(url: Any, options: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[Any]:
     """The body of a read task."""
     with _Loader(url, **options) as loader:
+        columns = _columns(loader)
         # Fails if this is not the plan of the other tasks.
         loader.load_state_dict(state)
-        columns = columns_of(loader._native)
         for batch in loader:
             block = _table(columns, batch)
             if block.num_rows:
                 yield block
+
+
+def _columns(loader: _Loader) -> list[Column]:
+    """The loader's columns, unless they are of windows, by a server's catalogue or the environment."""
+    columns = columns_of(loader._native)
+    if any(len(column.leading) > 1 for column in columns):
+        problem = "Ray's read tasks share single rows, and these are windows of rows"
+        where = "look for it in the server's catalogue and in BOWSTRING_NGRAM"
+        raise ConfigError(f"option ngram: {problem}; {where}", option="ngram")
+    return columns
 
 
 def _table(columns: Iterable[Column], batch: Mapping[str, Any]) -> Any:

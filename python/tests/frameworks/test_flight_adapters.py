@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,15 @@ def served(data: Path) -> Iterator[Server]:
             'tail = "drop"\nlimits = { allow_options = ["batch_size", "global_batch_size", "columns"] }',
         ),
         "plain": ("whole", ""),
+        "skipping": ("nulls", 'bad_rows = "skip"'),
+        "skipping_fixed": (
+            "nulls",
+            'bad_rows = "skip"\nlimits = { allow_options = ["batch_size", "tail", "lanes", "columns"] }',
+        ),
+        "windows": (
+            "whole",
+            'ngram = { fields = { "0" = ["c"], "1" = ["d"] }, timestamp_field = "c", delta_threshold = 1 }',
+        ),
     }
     tables = [
         f'[datasets.{name}]\nurl = "{data}/{file}.parquet"\nshuffle = false\n{options}\n'
@@ -98,3 +108,29 @@ def test_jax_pads_unless_the_catalogue_names_a_tail(served: Server) -> None:
         assert len(loader) == 3
     with pytest.raises(bowstring.ConfigError, match=r"does not let clients set .*tail"):
         Loader(served.url("fixed"), batch_size=3, columns=["c"], tail="short")
+
+
+def test_rays_tasks_refuse_what_a_catalogue_makes_of_rows(served: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray.data")
+    from bowstring.ray import Datasource
+
+    def rows(name: str, **options: Any) -> list[str]:
+        tasks = Datasource(served.url(name), batch_size=3, **options).get_read_tasks(2)
+        return sorted(row for task in tasks for block in task() for row in block["name"].to_pylist())
+
+    whole = [f"n{row}" for row in range(ROWS)]
+    assert rows("plain") == whole
+    # Else another row would come twice in place of the bad one.
+    with pytest.raises(bowstring.NullsError):
+        rows("skipping")
+    assert rows("skipping", bad_rows="zero") == whole
+    with pytest.raises(bowstring.ConfigError, match="bad_rows"):
+        rows("skipping_fixed")
+    with pytest.raises(bowstring.ConfigError, match=r"option ngram: .* windows of rows"):
+        rows("windows")
+    # A worker's environment is not the driver's.
+    tasks = Datasource(served.url("plain"), batch_size=3).get_read_tasks(2)
+    ngram = {"fields": {"0": ["c"], "1": ["d"]}, "timestamp_field": "c", "delta_threshold": 1}
+    monkeypatch.setenv("BOWSTRING_NGRAM", json.dumps(ngram))
+    with pytest.raises(bowstring.ConfigError, match=r"option ngram: .* windows of rows"):
+        list(tasks[1]())
