@@ -50,8 +50,9 @@ class Loader(BaseLoader[Any]):
 
     In a program that called ``jax.distributed.initialize``, rank and world size are JAX's process index and count.
 
-    It has the methods that Orbax and Grain expect of a checkpointed iterator: ``get_state`` and ``set_state``, and ``save`` and
-    ``load`` of Orbax's ``StatefulCheckpointable``, beside ``state_dict`` and ``load_state_dict``.
+    Beside ``state_dict`` and ``load_state_dict`` it has ``get_state`` and ``set_state``, by the names of Grain's iterators, for
+    ``JsonSave`` of Orbax, and ``save`` and ``load`` of Orbax's ``StatefulCheckpointable``. ``CheckpointSave`` of Grain takes none
+    but Grain's iterators.
 
     :param sharding: a ``jax.sharding.Sharding``: each tensor becomes one global array, whose rows are those of all processes'
         batches. Every tensor needs as many rows on each process: ragged columns are to be padded (``lists=Padded(...)``).
