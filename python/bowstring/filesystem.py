@@ -266,10 +266,15 @@ class _Fsspec(_Files):
     def _forget(self, path: str) -> None:
         """Drops what it has listed before, which may be long past."""
         forget: Callable[[str], None] | None = getattr(self._fs, "invalidate_cache", None)
-        if forget is not None:
-            # Some, such as adlfs, answer from the list of the directory above, and drop no other list than the one that is named.
-            for one in (path, path.rpartition("/")[0]):
-                forget(self._whole(one))
+        if forget is None:
+            return
+        forget(self._whole(path))
+        # Some, such as adlfs, answer from the list of the directory above, and drop no other list than the one that is named.
+        above, lists = self._whole(path.rpartition("/")[0]), getattr(self._fs, "dircache", None)
+        if path and (lists is None or above in lists):
+            # Some have no name for what is above a repository or a bucket, and no list of it.
+            with contextlib.suppress(Exception):
+                forget(above)
 
     def read(self, path: str, start: int, end: int, version: str | None) -> bytes:
         with self._turn:

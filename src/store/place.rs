@@ -188,11 +188,14 @@ impl Place {
             };
             let (listed, left_out) = noting(list).await;
             listed?;
-            let wanted = left_out.iter().find(|key| {
+            // What is left out is no part of a table, and ends no list.
+            let is_wanted = |key: &&String| {
                 let name = key.strip_prefix(base.as_ref()).unwrap_or(key);
-                accept(name.trim_matches('/'))
-            });
-            if let Some(key) = wanted.filter(|_| !enough()) {
+                let name = name.strip_prefix('/').unwrap_or(name);
+                accept(name.strip_suffix('/').unwrap_or(name))
+            };
+            let is_over = enough();
+            if let Some(key) = left_out.iter().filter(|_| !is_over).find(is_wanted) {
                 return Err(self.unaddressed(key, fault_of(key)));
             }
         }

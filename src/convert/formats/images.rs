@@ -308,8 +308,12 @@ impl Sink for FolderSink {
         }
         let mut labels = Labels::default();
         for part in parts {
-            let label = part.extra.get("label").and_then(Value::as_i64);
             let class = part.name.split('/').next().unwrap_or_default();
+            // Directories that are labels tell them, also where an earlier version has written them.
+            let label = match self.class.as_deref() {
+                Some("label") => class.parse().ok(),
+                _ => part.extra.get("label").and_then(Value::as_i64),
+            };
             labels.add(class, label).map_err(|other| several(class, label, other))?;
         }
         labels.write(directory)

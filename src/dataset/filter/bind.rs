@@ -305,14 +305,20 @@ fn named<'a>(fields: &'a Fields, name: &Name) -> Option<(&'a Field, Vec<String>)
             let mut path = Vec::new();
             find(fields, name, &mut path).map(|field| (field, path))
         }
-        Name::Members(names) => member(fields, names).map(|field| (field, names.clone())),
+        Name::Members(names) => match member(fields, names) {
+            Some(field) => Some((field, names.clone())),
+            // A column whose own name has dots, each part of it in quotes.
+            None => named(fields, &Name::Dotted(name.dotted().into_owned())),
+        },
     }
 }
 
 /// True if a dotted name means these members of structs.
 pub(super) fn is_dotted(schema: &SchemaRef, name: &Name) -> bool {
     let Name::Members(names) = name else { return false };
-    named(schema.fields(), &Name::Dotted(name.dotted().into_owned())).is_some_and(|(_, path)| path == *names)
+    let is_member = member(schema.fields(), names).is_some();
+    let dotted = named(schema.fields(), &Name::Dotted(name.dotted().into_owned()));
+    dotted.is_some_and(|(_, path)| !is_member || path == *names)
 }
 
 /// The field at the end of `names`, of which each is of a member of the one before.

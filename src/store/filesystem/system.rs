@@ -31,6 +31,9 @@ use crate::error::{Error, Result};
 /// The beginnings of addresses whose stores have directories, and not only objects.
 const LEVELS: [&str; 3] = ["hdfs://", "viewfs://", "filesystem://"];
 
+/// The beginnings of Azure's addresses.
+const AZURE: [&str; 5] = ["az://", "azure://", "abfs://", "abfss://", "adl://"];
+
 /// Files that are read, and directories that are listed, at once.
 const AT_ONCE: usize = 16;
 
@@ -478,6 +481,8 @@ async fn is_directory(place: &Place, path: &Path) -> Result<bool> {
             match found.next().await {
                 Some(Ok(meta)) if meta.size > 0 && meta.location == *path => {}
                 Some(Ok(_)) => return Ok(true),
+                // Azure's client leaves the mark out here.
+                None if AZURE.iter().any(|scheme| place.prefix.starts_with(scheme)) => break,
                 None => return Ok(false),
                 // Deep below may be a key that no path can be.
                 Some(Err(object_store::Error::InvalidPath { .. })) => break,
@@ -533,8 +538,14 @@ fn tell_nameless(place: &Place, path: &Path) {
 /// The directories beside the empty objects among `found`. A list of all depths tells the mark `t/empty/` by the name of a file, so that the
 /// directories above such objects are listed for themselves.
 async fn marked(place: &Place, found: &[ObjectMeta]) -> Result<HashSet<Path>> {
-    let empty = found.iter().filter(|meta| meta.size == 0);
-    let above: HashSet<Path> = empty.filter_map(|meta| meta.location.parent()).collect();
+    if LEVELS.iter().any(|scheme| place.prefix.starts_with(scheme)) {
+        return Ok(HashSet::new());
+    }
+    // Files such as `_SUCCESS` are empty in many directories.
+    let may_mark = |meta: &&ObjectMeta| {
+        meta.size == 0 && meta.location.filename().is_some_and(|name| !name.contains('.') && !name.starts_with('_'))
+    };
+    let above: HashSet<Path> = found.iter().filter(may_mark).filter_map(|meta| meta.location.parent()).collect();
     let directories = |above: Path| async move {
         let found = place.store.list_with_delimiter(Some(&above).filter(|above| !above.as_ref().is_empty())).await;
         found.map(|found| found.common_prefixes).map_err(|error| place.failed("list", &above, error))

@@ -1,14 +1,14 @@
 //! The uploads of what was saved to be uploaded later: one after another, in the order in which the files were closed, and taken up by the
 //! next process where one was killed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use object_store::path::Path;
 use tokio::sync::Semaphore;
 
-use super::super::cache::{ObjectKey, Save, Saves, Turn, is_of_the_disk};
+use super::super::cache::{ObjectKey, Save, Saves, Target, Turn, is_of_the_disk};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, saves};
 use super::upload::{End, Upload, give_up, now, there};
@@ -23,19 +23,22 @@ const LOOK: Duration = Duration::from_secs(1);
 /// After a store has not said that, so long it is not asked.
 const REST: Duration = Duration::from_secs(30);
 
-/// Uploads in the background of a process at once: each file system has one at a time, and there may be one for each file.
+/// Uploads in the background of a process to one store at once: each file system has one at a time, and there may be one for each file.
 const AT_ONCE: usize = 8;
 
-#[derive(Debug)]
-struct Lanes(Semaphore);
+/// Those of each store that has some.
+static LANES: PerProcess<Mutex<HashMap<String, Arc<Semaphore>>>> = PerProcess::new();
 
-impl Default for Lanes {
-    fn default() -> Self {
-        Self(Semaphore::new(AT_ONCE))
-    }
+/// Those of the store of `target`: one that does not answer holds up no other.
+fn lanes(target: &Target) -> Arc<Semaphore> {
+    let url = &target.url;
+    let host = url.find("://").map_or(0, |scheme| scheme + 3);
+    let end = url.get(host..).and_then(|rest| rest.find('/')).map_or(url.len(), |end| host + end);
+    let store = format!("{} {}", target.origin, url.get(..end).unwrap_or(url));
+    let mut all = LANES.get().lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, lanes| Arc::strong_count(lanes) > 1);
+    Arc::clone(all.entry(store).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))))
 }
-
-static LANES: PerProcess<Lanes> = PerProcess::new();
 
 /// Uploads of this process that are under way or wait.
 static GOING: PerProcess<(Mutex<Tally>, Condvar)> = PerProcess::new();
@@ -250,8 +253,9 @@ impl Uploads {
     /// Uploads `save`, and notes a failure.
     async fn upload(&self, save: Save, _own: Turn) -> Result<()> {
         let _turn = self.turn.lock().await;
+        let lanes = lanes(&save.record.target);
         // Never closed.
-        let _lane = LANES.get().0.acquire().await;
+        let _lane = lanes.acquire().await;
         let Some(all) = self.saves() else { return Ok(()) };
         loop {
             // It may have another address now, also since the last round, or be over.

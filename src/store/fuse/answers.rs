@@ -109,6 +109,12 @@ impl Answers {
         url.and_then(|url| self.files.mount(&url)).unwrap_or_default().into()
     }
 
+    /// The store of `name` in the directory behind a number: another one than the directory's, if a mount of the namespace begins there.
+    pub(super) fn store_below(&self, number: u64, name: &str) -> Arc<str> {
+        let url = held(&self.nodes).url(number).map(|url| below(url, name));
+        url.and_then(|url| self.files.mount(&url)).unwrap_or_default().into()
+    }
+
     /// What is behind a number, if that is known.
     pub(super) fn recent(&self, number: u64) -> Option<Entry> {
         held(&self.nodes).recent(number, Instant::now()).cloned()

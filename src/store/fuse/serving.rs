@@ -82,7 +82,10 @@ impl Filesystem for Serving {
         };
         match self.answers.known(parent.0, &name) {
             Some(found) => tell(&self.answers, found, reply),
-            None => self.ask(parent.0, move |answers| tell(answers, answers.find(parent.0, &name), reply)),
+            None => {
+                let (answers, store) = (Arc::clone(&self.answers), self.answers.store_below(parent.0, &name));
+                self.work.give(store, move || tell(&answers, answers.find(parent.0, &name), reply));
+            }
         }
     }
 
