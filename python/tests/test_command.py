@@ -102,7 +102,7 @@ def test_ctrl_c_ends_a_verb_with_its_partial_result(rows: pathlib.Path, tmp_path
     # Nothing reports that it listens; before that, Ctrl-C ends it without a message, as it does the binary.
     caught = pathlib.Path(f"/proc/{bench.pid}/task")
     deadline = time.monotonic() + 60
-    while not any((task / "comm").read_text().startswith("bowstring-ctrl-") for task in caught.iterdir()):
+    while not any((task / "comm").read_text().startswith("bowstring-signa") for task in caught.iterdir()):
         assert time.monotonic() < deadline
         assert bench.poll() is None, bench.communicate()
         time.sleep(0.05)
