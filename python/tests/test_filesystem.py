@@ -316,6 +316,8 @@ def test_a_file_that_is_replaced_is_noticed_behind_lists_that_are_kept(tmp_path:
             return next((one for one in above if one["name"] == path), None) or super().info(path)
 
         def invalidate_cache(self, path: str) -> None:
+            if not path.startswith(str(tmp_path)):
+                raise ValueError(f"{path} is above all repositories")
             self.listed.pop(path, None)
 
     def write(first: int) -> None:

@@ -236,3 +236,6 @@ def test_a_member_of_a_struct_is_no_column_with_a_dot_in_its_name(tmp_path: path
         assert ids(path, filter_) == [3], filter_
     with pytest.raises(bowstring.NotFoundError, match=r'column "a\.c" of the filter'):
         ids(path, FIELD("a", "c") == 10)
+    # Without a struct, parts in quotes mean the column of that name, as they always did.
+    pq.write_table(table.drop_columns(["a"]), path)
+    assert ids(path, '"a"."b" = 10') == [3]
