@@ -308,7 +308,10 @@ fn named<'a>(fields: &'a Fields, name: &Name) -> Option<(&'a Field, Vec<String>)
         Name::Members(names) => match member(fields, names) {
             Some(field) => Some((field, names.clone())),
             // A column whose own name has dots, each part of it in quotes.
-            None => named(fields, &Name::Dotted(name.dotted().into_owned())),
+            None => {
+                let whole = name.dotted().into_owned();
+                fields.find(&whole).map(|(_, field)| (&**field, vec![whole]))
+            }
         },
     }
 }
@@ -318,7 +321,7 @@ pub(super) fn is_dotted(schema: &SchemaRef, name: &Name) -> bool {
     let Name::Members(names) = name else { return false };
     let is_member = member(schema.fields(), names).is_some();
     let dotted = named(schema.fields(), &Name::Dotted(name.dotted().into_owned()));
-    dotted.is_some_and(|(_, path)| !is_member || path == *names)
+    dotted.is_some_and(|(_, path)| if is_member { path == *names } else { path.len() == 1 })
 }
 
 /// The field at the end of `names`, of which each is of a member of the one before.
