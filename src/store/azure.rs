@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use futures::stream::{BoxStream, StreamExt, TryStreamExt};
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::{DELIMITER, Path};
 use object_store::{
@@ -23,26 +23,31 @@ pub(super) struct Azure<T> {
     store: Arc<T>,
 }
 
-impl<T: PaginatedListStore> Azure<T> {
+impl<T> Azure<T> {
     pub(super) fn new(store: Arc<T>) -> Self {
         Self { store }
     }
+}
 
-    /// Returns true if there are names that begin with that of `directory` and a slash. What is asked for begins with the name alone: a
-    /// listing of `directory` itself leaves its mark out, and that of the directory above may have any number of other names.
-    async fn is_directory(&self, directory: &Path) -> Result<bool> {
-        let mut page_token = None;
-        loop {
-            let delimiter = Some(DELIMITER.into());
-            let options = PaginatedListOptions { delimiter, page_token, ..PaginatedListOptions::default() };
-            let page = self.store.list_paginated(Some(directory.as_ref()), options).await?;
-            if page.result.common_prefixes.contains(directory) {
-                return Ok(true);
-            }
-            page_token = page.page_token;
-            if page_token.is_none() {
-                return Ok(false);
-            }
+/// Returns true if there are names that begin with that of `directory` and a slash. What is asked for begins with the name alone: a listing of
+/// `directory` itself leaves its mark out, and that of the directory above may have any number of other names.
+async fn is_directory(store: &impl PaginatedListStore, directory: &Path) -> Result<bool> {
+    let below = format!("{directory}{DELIMITER}");
+    let mut page_token = None;
+    loop {
+        let delimiter = Some(DELIMITER.into());
+        let options = PaginatedListOptions { delimiter, page_token, ..PaginatedListOptions::default() };
+        let page = store.list_paginated(Some(directory.as_ref()), options).await?;
+        let found = page.result;
+        if found.common_prefixes.contains(directory) {
+            return Ok(true);
+        }
+        // Names come in order.
+        let names = found.common_prefixes.iter().chain(found.objects.iter().map(|meta| &meta.location));
+        let is_past = names.into_iter().any(|name| *name.as_ref() > *below);
+        page_token = page.page_token.filter(|_| !is_past);
+        if page_token.is_none() {
+            return Ok(false);
         }
     }
 }
@@ -51,6 +56,11 @@ impl<T: PaginatedListStore> Azure<T> {
 fn quoted(meta: ObjectMeta) -> ObjectMeta {
     let quote = |tag: String| if tag.starts_with('"') || is_weak(&tag) { tag } else { format!("\"{tag}\"") };
     ObjectMeta { e_tag: meta.e_tag.map(quote), ..meta }
+}
+
+/// The directory that is listed; none for all of the store.
+fn named(prefix: Option<&Path>) -> Option<&Path> {
+    prefix.filter(|prefix| !prefix.as_ref().is_empty())
 }
 
 /// The empty object that marks `directory`.
@@ -88,16 +98,28 @@ impl<T: ObjectStore + PaginatedListStore> ObjectStore for Azure<T> {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.store.list(prefix).map_ok(quoted).boxed()
+        let mut found = self.store.list(prefix).map_ok(quoted).boxed();
+        let Some(directory) = named(prefix).cloned() else { return found };
+        let store = Arc::clone(&self.store);
+        let first = async move {
+            match found.next().await {
+                Some(first) => stream::iter([first]).chain(found).boxed(),
+                None => match is_directory(&*store, &directory).await {
+                    Ok(is_directory) => stream::iter(is_directory.then(|| Ok(mark(&directory)))).boxed(),
+                    Err(error) => stream::iter([Err(error)]).boxed(),
+                },
+            }
+        };
+        stream::once(first).flatten().boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let found = self.store.list_with_delimiter(prefix).await?;
         let mut objects: Vec<_> = found.objects.into_iter().map(quoted).collect();
-        if let Some(directory) = prefix.filter(|prefix| !prefix.as_ref().is_empty())
+        if let Some(directory) = named(prefix)
             && objects.is_empty()
             && found.common_prefixes.is_empty()
-            && self.is_directory(directory).await?
+            && is_directory(&*self.store, directory).await?
         {
             objects.push(mark(directory));
         }
@@ -220,8 +242,15 @@ mod tests {
             store.put(&Path::from(name), PutPayload::from_static(b"a")).await.unwrap();
         }
         let listed = async |path: &str| {
-            let found = store.list_with_delimiter(Some(&Path::from(path))).await.unwrap();
-            found.objects.into_iter().map(|meta| (meta.location.to_string(), meta.size)).collect::<Vec<_>>()
+            let path = Path::from(path);
+            let found = store.list_with_delimiter(Some(&path)).await.unwrap().objects;
+            let deep: Vec<ObjectMeta> = store.list(Some(&path)).try_collect().await.unwrap();
+            let named = |found: Vec<ObjectMeta>| -> Vec<_> {
+                found.into_iter().map(|meta| (meta.location.to_string(), meta.size)).collect()
+            };
+            let found = named(found);
+            assert_eq!(found, named(deep));
+            found
         };
         assert_eq!(listed("t/empty").await, [("t/empty".to_owned(), 0)]);
         assert_eq!(listed("t").await.len(), 3, "where there are names, nothing more is asked");

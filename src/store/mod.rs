@@ -52,6 +52,7 @@ mod known;
 mod latency;
 pub(crate) mod lock;
 mod logs;
+mod look;
 pub(crate) mod member;
 mod mounts;
 mod multipart;

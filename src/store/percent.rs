@@ -19,17 +19,15 @@ fn hex_digit(value: u8) -> char {
 
 /// `text` with the bytes that are percent-encoded in it; none if a percent sign begins no byte, or they are no UTF-8.
 pub(crate) fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let mut digit = || char::from(rest.next()?).to_digit(16);
-            let (high, low) = (digit()?, digit()?);
-            bytes.push((high * 16 + low) as u8);
-        } else {
-            bytes.push(byte);
-        }
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
+    while let Some(percent) = rest.find('%') {
+        let (before, encoded) = rest.split_at(percent);
+        let (byte, after) = leading_byte(encoded)?;
+        bytes.extend_from_slice(before.as_bytes());
+        bytes.push(byte);
+        rest = after;
     }
+    bytes.extend_from_slice(rest.as_bytes());
     String::from_utf8(bytes).ok()
 }
 

@@ -450,3 +450,20 @@ impl Writer for FolderWriter {
         Ok(self.parts)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_directories_come_from_their_names_also_where_an_earlier_version_wrote_the_files() {
+        let (image, class) = ("image".to_owned(), Some("label".to_owned()));
+        let sink = FolderSink { image, class, path: None, labelled: true, anew: false };
+        let directory = tempfile::tempdir().unwrap();
+        let parts = ["9/a.png", "10/b.png"].map(str::to_owned);
+        let parts = parts.map(|name| Part { extra: Value::String(name.clone()), name, rows: 1, bytes: 1 });
+        sink.finish(directory.path(), &parts).unwrap();
+        let kept = std::fs::read_to_string(directory.path().join("_labels.json")).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&kept).unwrap(), json!({"9": 9, "10": 10}));
+    }
+}

@@ -316,12 +316,11 @@ fn named<'a>(fields: &'a Fields, name: &Name) -> Option<(&'a Field, Vec<String>)
     }
 }
 
-/// True if a dotted name means these members of structs.
+/// True for parts in quotes if the dotted name of them all means the same column.
 pub(super) fn is_dotted(schema: &SchemaRef, name: &Name) -> bool {
-    let Name::Members(names) = name else { return false };
-    let is_member = member(schema.fields(), names).is_some();
-    let dotted = named(schema.fields(), &Name::Dotted(name.dotted().into_owned()));
-    dotted.is_some_and(|(_, path)| if is_member { path == *names } else { path.len() == 1 })
+    let path = |name: &Name| named(schema.fields(), name).map(|(_, path)| path);
+    let dotted = || path(&Name::Dotted(name.dotted().into_owned()));
+    matches!(name, Name::Members(_)) && path(name).is_some_and(|path| dotted() == Some(path))
 }
 
 /// The field at the end of `names`, of which each is of a member of the one before.

@@ -65,24 +65,19 @@ impl Expr {
 
     /// The columns named, as dotted paths, each once, in order of first appearance.
     pub fn columns(&self) -> Vec<String> {
-        let (mut found, mut seen) = (Vec::new(), HashSet::new());
-        self.node.clone().columns(&mut |name| {
-            let name = name.dotted();
-            if seen.insert(name.to_string()) {
-                found.push(name.into_owned());
-            }
-        });
-        found
+        let mut seen = HashSet::new();
+        let names = self.node.names().into_iter().map(|name| name.dotted().into_owned());
+        names.filter(|name| seen.insert(name.clone())).collect()
     }
 
     /// The canonical text for data of this schema: members are written as the dotted name that means them, if there is one.
     pub(super) fn text_for(&self, schema: &SchemaRef) -> String {
+        if !self.node.names().into_iter().any(|name| bind::is_dotted(schema, name)) {
+            // Its lists may be long.
+            return self.node.to_string();
+        }
         let mut node = self.node.clone();
-        node.columns(&mut |name| {
-            if bind::is_dotted(schema, name) {
-                *name = Name::Dotted(name.dotted().into_owned());
-            }
-        });
+        node.rename(&|name| bind::is_dotted(schema, name).then(|| Name::Dotted(name.dotted().into_owned())));
         node.to_string()
     }
 

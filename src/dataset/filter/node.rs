@@ -143,17 +143,31 @@ impl Node {
         }
     }
 
-    /// Calls `each` with every column named, in order.
-    pub(super) fn columns(&mut self, each: &mut impl FnMut(&mut Name)) {
+    /// Every column named, in order.
+    pub(super) fn names(&self) -> Vec<&Name> {
         match self {
             Self::Compare { column, .. }
             | Self::In { column, .. }
             | Self::Between { column, .. }
             | Self::IsNull { column, .. }
             | Self::Overlaps { column, .. }
-            | Self::Split { column, .. } => each(column),
-            Self::All(nodes) | Self::Any(nodes) => nodes.iter_mut().for_each(|node| node.columns(each)),
-            Self::Not(node) => node.columns(each),
+            | Self::Split { column, .. } => vec![column],
+            Self::All(nodes) | Self::Any(nodes) => nodes.iter().flat_map(Self::names).collect(),
+            Self::Not(node) => node.names(),
+        }
+    }
+
+    /// Gives columns the names that `other` has for them.
+    pub(super) fn rename(&mut self, other: &impl Fn(&Name) -> Option<Name>) {
+        match self {
+            Self::Compare { column, .. }
+            | Self::In { column, .. }
+            | Self::Between { column, .. }
+            | Self::IsNull { column, .. }
+            | Self::Overlaps { column, .. }
+            | Self::Split { column, .. } => *column = other(column).unwrap_or_else(|| column.clone()),
+            Self::All(nodes) | Self::Any(nodes) => nodes.iter_mut().for_each(|node| node.rename(other)),
+            Self::Not(node) => node.rename(other),
         }
     }
 

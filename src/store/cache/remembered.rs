@@ -1,43 +1,17 @@
 //! Records of saves as they were read, for as long as their files are the same: each save and each upload looks at all of them.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
 
-use super::super::pinned::{NOBODY, identity};
+use super::super::look::Look;
+use super::super::pinned::NOBODY;
 use super::block::ObjectKey;
 use super::record::Record;
 use crate::mutex::{Mutex, MutexGuard};
 use crate::per_process::PerProcess;
-
-/// A file that was written less than this before it was read may be another one that looks the same: clocks of file systems tick, and numbers
-/// of files are used again.
-const SETTLED: Duration = Duration::from_secs(1);
-
-/// What a file looks like from outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Look {
-    identity: (u64, u64),
-    size: u64,
-    modified: SystemTime,
-}
-
-impl Look {
-    /// None where the system does not tell files apart.
-    fn of(found: &Metadata) -> Option<Self> {
-        let identity = identity(found);
-        let modified = found.modified().ok().filter(|_| identity != NOBODY)?;
-        Some(Self { identity, size: found.len(), modified })
-    }
-
-    /// Returns true if no other file can look like this from now on.
-    fn is_settled(&self) -> bool {
-        SystemTime::now().duration_since(self.modified).is_ok_and(|age| age >= SETTLED)
-    }
-}
 
 /// See the module.
 #[derive(Debug, Default)]

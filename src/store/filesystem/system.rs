@@ -31,9 +31,6 @@ use crate::error::{Error, Result};
 /// The beginnings of addresses whose stores have directories, and not only objects.
 const LEVELS: [&str; 3] = ["hdfs://", "viewfs://", "filesystem://"];
 
-/// The beginnings of Azure's addresses.
-const AZURE: [&str; 5] = ["az://", "azure://", "abfs://", "abfss://", "adl://"];
-
 /// Files that are read, and directories that are listed, at once.
 const AT_ONCE: usize = 16;
 
@@ -481,8 +478,6 @@ async fn is_directory(place: &Place, path: &Path) -> Result<bool> {
             match found.next().await {
                 Some(Ok(meta)) if meta.size > 0 && meta.location == *path => {}
                 Some(Ok(_)) => return Ok(true),
-                // Azure's client leaves the mark out here.
-                None if AZURE.iter().any(|scheme| place.prefix.starts_with(scheme)) => break,
                 None => return Ok(false),
                 // Deep below may be a key that no path can be.
                 Some(Err(object_store::Error::InvalidPath { .. })) => break,

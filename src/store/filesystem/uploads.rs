@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use object_store::path::Path;
 use tokio::sync::Semaphore;
 
-use super::super::cache::{ObjectKey, Save, Saves, Target, Turn, is_of_the_disk};
+use super::super::cache::{ObjectKey, Save, Saves, Turn, is_of_the_disk};
 use super::super::place::Place;
 use super::origins::{At, Origins, blocking, saves};
 use super::upload::{End, Upload, give_up, now, there};
@@ -26,18 +26,14 @@ const REST: Duration = Duration::from_secs(30);
 /// Uploads in the background of a process to one store at once: each file system has one at a time, and there may be one for each file.
 const AT_ONCE: usize = 8;
 
-/// Those of each store that has some.
-static LANES: PerProcess<Mutex<HashMap<String, Arc<Semaphore>>>> = PerProcess::new();
+/// What each store that has some may have.
+static PERMITS: PerProcess<Mutex<HashMap<Arc<str>, Arc<Semaphore>>>> = PerProcess::new();
 
-/// Those of the store of `target`: one that does not answer holds up no other.
-fn lanes(target: &Target) -> Arc<Semaphore> {
-    let url = &target.url;
-    let host = url.find("://").map_or(0, |scheme| scheme + 3);
-    let end = url.get(host..).and_then(|rest| rest.find('/')).map_or(url.len(), |end| host + end);
-    let store = format!("{} {}", target.origin, url.get(..end).unwrap_or(url));
-    let mut all = LANES.get().lock().unwrap_or_else(PoisonError::into_inner);
-    all.retain(|_, lanes| Arc::strong_count(lanes) > 1);
-    Arc::clone(all.entry(store).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))))
+/// Those of the store that `place` is in: one that does not answer holds up no other.
+fn permits(place: &Place) -> Arc<Semaphore> {
+    let mut all = PERMITS.get().lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, permits| Arc::strong_count(permits) > 1);
+    Arc::clone(all.entry(place.origin()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))))
 }
 
 /// Uploads of this process that are under way or wait.
@@ -253,9 +249,12 @@ impl Uploads {
     /// Uploads `save`, and notes a failure.
     async fn upload(&self, save: Save, _own: Turn) -> Result<()> {
         let _turn = self.turn.lock().await;
-        let lanes = lanes(&save.record.target);
-        // Never closed.
-        let _lane = lanes.acquire().await;
+        let permits = self.way(&save).map(|(place, _)| permits(&place));
+        let _permit = match &permits {
+            // They are never closed.
+            Some(permits) => permits.acquire().await.ok(),
+            None => None,
+        };
         let Some(all) = self.saves() else { return Ok(()) };
         loop {
             // It may have another address now, also since the last round, or be over.
@@ -280,5 +279,20 @@ impl Uploads {
         }
         let all = all.clone();
         blocking(move || all.forget(&save)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    #[test]
+    fn each_store_has_permits_of_its_own() {
+        let of = |prefix: &str| permits(&Place::new(Arc::new(InMemory::new()), prefix));
+        let (first, other) = (of("s3://permits-a/"), of("s3://permits-b/"));
+        assert!(Arc::ptr_eq(&first, &of("s3://permits-a/")) && !Arc::ptr_eq(&first, &other));
+        assert_eq!(first.available_permits(), AT_ONCE);
     }
 }

@@ -105,13 +105,15 @@ impl Answers {
 
     /// The store of what is behind a number, for others to be told from it.
     pub(super) fn store(&self, number: u64) -> Arc<str> {
-        let url = held(&self.nodes).url(number).map(str::to_owned);
-        url.and_then(|url| self.files.mount(&url)).unwrap_or_default().into()
+        self.store_at(held(&self.nodes).url(number).map(str::to_owned))
     }
 
     /// The store of `name` in the directory behind a number: another one than the directory's, if a mount of the namespace begins there.
     pub(super) fn store_below(&self, number: u64, name: &str) -> Arc<str> {
-        let url = held(&self.nodes).url(number).map(|url| below(url, name));
+        self.store_at(held(&self.nodes).url(number).map(|url| below(url, name)))
+    }
+
+    fn store_at(&self, url: Option<String>) -> Arc<str> {
         url.and_then(|url| self.files.mount(&url)).unwrap_or_default().into()
     }
 
@@ -310,7 +312,23 @@ fn part(file: &mut File, offset: u64, size: u32) -> Result<Bytes> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::filesystem::FileOptions;
+    use super::super::super::mounts::MountSource;
     use super::*;
+
+    #[test]
+    fn a_name_is_asked_of_the_store_that_is_mounted_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mounts.toml");
+        std::fs::write(&path, "[mounts.a]\nurl = \"/x\"\n[mounts.b]\nurl = \"/y\"").unwrap();
+        let mounts = Some(MountSource::from(path.to_str().unwrap().to_owned()));
+        let files = FileSystem::new(FileOptions { mounts, ..FileOptions::default() }).unwrap();
+        let root = files.entry("bow://").unwrap();
+        let owner = std::fs::metadata(folder.path()).unwrap();
+        let answers = Answers::new(files, root, Duration::ZERO, &owner);
+        let below = ["a", "b", "c"].map(|name| answers.store_below(ROOT, name));
+        assert_eq!((&*answers.store(ROOT), below.each_ref().map(|store| &**store)), ("", ["a", "b", ""]));
+    }
 
     #[test]
     fn names_are_those_of_addresses_and_back() {

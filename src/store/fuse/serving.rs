@@ -45,8 +45,12 @@ impl Serving {
 
     /// Has `work` ask the store of what is behind `number`.
     fn ask(&self, number: u64, work: impl FnOnce(&Answers) + Send + 'static) {
+        self.ask_store(self.answers.store(number), work);
+    }
+
+    fn ask_store(&self, store: Arc<str>, work: impl FnOnce(&Answers) + Send + 'static) {
         let answers = Arc::clone(&self.answers);
-        self.work.give(self.answers.store(number), move || work(&answers));
+        self.work.give(store, move || work(&answers));
     }
 
     /// Returns true for a request of the mount itself: a link, or another mount, leads from what it shows back to it.
@@ -82,10 +86,9 @@ impl Filesystem for Serving {
         };
         match self.answers.known(parent.0, &name) {
             Some(found) => tell(&self.answers, found, reply),
-            None => {
-                let (answers, store) = (Arc::clone(&self.answers), self.answers.store_below(parent.0, &name));
-                self.work.give(store, move || tell(&answers, answers.find(parent.0, &name), reply));
-            }
+            None => self.ask_store(self.answers.store_below(parent.0, &name), move |answers| {
+                tell(answers, answers.find(parent.0, &name), reply);
+            }),
         }
     }
 
@@ -114,8 +117,7 @@ impl Filesystem for Serving {
             return reply.error(Errno::EROFS);
         }
         let store = self.answers.store(number.0);
-        let (answers, of) = (Arc::clone(&self.answers), Arc::clone(&store));
-        self.work.give(store, move || match answers.open(number.0, of) {
+        self.ask_store(Arc::clone(&store), move |answers| match answers.open(number.0, store) {
             // Without the flag the kernel drops the pages that it has of the file.
             Ok((handle, true)) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE),
             Ok((handle, false)) => reply.opened(handle, FopenFlags::empty()),

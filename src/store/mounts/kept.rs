@@ -1,14 +1,11 @@
 //! The mounts of a file for one who asks again and again: read where the file has changed, and kept while it is none, as when somebody writes it.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
 
+use super::super::look::Look;
 use super::source::MountSource;
 use super::table::Mounts;
 use crate::error::Result;
-
-/// A file that was changed so recently may change again without a change of its time.
-const RECENT: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -19,34 +16,9 @@ struct Kept {
     path: String,
     mounts: Arc<Mounts>,
     /// The file that they were read from; none if it may have changed since.
-    mark: Option<Mark>,
+    look: Option<Look>,
     /// True once it was said that the file cannot be read.
     is_told: bool,
-}
-
-/// What a changed file has another one of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark {
-    file: u64,
-    size: u64,
-    changed: SystemTime,
-}
-
-impl Mark {
-    /// None if there is no file, or its system tells no time.
-    fn of(path: &str) -> Option<Self> {
-        let found = std::fs::metadata(path).ok()?;
-        #[cfg(unix)]
-        let file = std::os::unix::fs::MetadataExt::ino(&found);
-        #[cfg(not(unix))]
-        let file = 0;
-        Some(Self { file, size: found.len(), changed: found.modified().ok()? })
-    }
-
-    /// Returns true if a change from now on has another mark.
-    fn is_settled(&self) -> bool {
-        SystemTime::now().duration_since(self.changed).is_ok_and(|age| age > RECENT)
-    }
 }
 
 impl KeptMounts {
@@ -61,19 +33,19 @@ impl KeptMounts {
             Some(MountSource::File(path)) => path.clone(),
             None => Mounts::file_of_environment()?,
         };
-        let mark = Mark::of(&path);
+        let look = std::fs::metadata(&path).ok().and_then(|found| Look::of(&found));
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = known.as_ref().filter(|kept| kept.path == path)
-            && mark.is_some()
-            && kept.mark == mark
+            && look.is_some()
+            && kept.look == look
         {
             return Ok(Arc::clone(&kept.mounts));
         }
         match Mounts::read(&path) {
             Ok(mounts) => {
                 let mounts = Arc::new(mounts);
-                let mark = mark.filter(Mark::is_settled);
-                *known = Some(Kept { path, mounts: Arc::clone(&mounts), mark, is_told: false });
+                let look = look.filter(Look::is_settled);
+                *known = Some(Kept { path, mounts: Arc::clone(&mounts), look, is_told: false });
                 Ok(mounts)
             }
             Err(error) => {
@@ -82,7 +54,7 @@ impl KeptMounts {
                     tracing::warn!("{}; the mounts that it had stay until it is right", error.chain());
                 }
                 // Once it is right it counts, whatever its time is.
-                kept.mark = None;
+                kept.look = None;
                 Ok(Arc::clone(&kept.mounts))
             }
         }
@@ -91,6 +63,9 @@ impl KeptMounts {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use super::super::super::look::SETTLED;
     use super::*;
 
     fn names(mounts: &Mounts) -> Vec<&str> {
@@ -124,7 +99,7 @@ mod tests {
     fn a_file_that_has_not_changed_is_not_read_again() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "[mounts.a]\nurl = \"/x\"").unwrap();
-        file.as_file().set_modified(SystemTime::now() - 2 * RECENT).unwrap();
+        file.as_file().set_modified(SystemTime::now() - 2 * SETTLED).unwrap();
         let source = MountSource::from(file.path().to_str().unwrap().to_owned());
         let kept = KeptMounts::default();
         let first = kept.of(Some(&source)).unwrap();
