@@ -88,7 +88,7 @@ demo: build-release $(VENV)/demo ## read, decode and train on the shipped photos
 	$(PY) examples/train_torch.py
 
 .PHONY: test
-test: lint test-rust test-doc test-python ## lint, all tests, doc tests, examples, Python tests
+test: lint test-doc test-rust test-python ## lint, doc tests and examples, all Rust tests, Python tests
 	@passed() { grep -oE '[0-9]+ passed' "$$1" | awk '{sum += $$1} END {print sum}'; }; \
 		echo; echo "Rust: $$(passed target/test-rust.log), Python: $$(passed target/test-python.log)"; \
 		echo "$$(( $$(passed target/test-rust.log) + $$(passed target/test-python.log) )) passed, 0 failed"

@@ -57,7 +57,7 @@ impl<'a> Names<'a> {
         Self { names, sorted }
     }
 
-    /// The numbers of the columns that `pattern` [means](means), ascending.
+    /// The numbers of the columns that `pattern` [means], ascending.
     pub(super) fn meant(&self, pattern: &str) -> Vec<usize> {
         if is_glob(pattern) {
             return (0..self.names.len()).filter(|at| means(pattern, self.names[*at])).collect();
