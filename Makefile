@@ -118,7 +118,7 @@ test-doc: build ## doc tests, the lints of docs, examples
 test-python: build $(VENV)/ready
 	printf 'examples/%s\n' 'train_torch.py --epochs 2' serve_torch.py 'tf_fit.py --epochs 3' 'jax_train.py --epochs 3' | \
 		xargs -t -P 2 -L 1 $(PY)
-	cd python && ../$(PY) -m pytest -n 2 --dist loadfile --ignore tests/frameworks --ignore tests/loops 2>&1 | tee ../target/test-python.log
+	cd python && ../$(PY) -m pytest -n 2 --dist loadfile --durations 25 --ignore tests/frameworks --ignore tests/loops 2>&1 | tee ../target/test-python.log
 	cd python && bash ../scripts/each-alone.sh ../$(PY) tests/frameworks/test_*.py tests/loops/test_*.py 2>&1 | \
 		tee -a ../target/test-python.log
 

@@ -292,6 +292,14 @@ impl Cloud {
             .contains(&self.canonical(key).as_str())
     }
 
+    /// Returns true if `options` name the endpoint or the region that the variable `key` is about, under any name: some names would win over
+    /// others, wherever they come from.
+    pub(super) fn gives_way(self, key: &str, options: &BTreeMap<String, String>) -> bool {
+        let is_region = |key: &str| ["aws_region", "aws_default_region"].contains(&self.canonical(key).as_str());
+        self.is_endpoint(key) && options.keys().any(|key| self.is_endpoint(key))
+            || is_region(key) && options.keys().any(|key| is_region(key))
+    }
+
     /// Returns true if `options` have credentials of it, or say that requests are not signed.
     pub(super) fn has_credentials(self, options: &BTreeMap<String, String>) -> bool {
         options.iter().any(|(key, value)| {
@@ -506,6 +514,26 @@ mod tests {
         ] {
             let settings = [weak, strong].map(|(key, value)| (key.to_owned(), value.to_owned()));
             assert!(check_addresses(Cloud::S3, &settings, false).is_ok(), "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn a_variable_gives_way_to_an_option_under_any_name() {
+        let gives_way = |cloud: Cloud, variable: &str, option: &str| {
+            cloud.gives_way(variable, &BTreeMap::from([(option.to_owned(), "x".to_owned())]))
+        };
+        for (cloud, variable, option) in [
+            (Cloud::S3, "AWS_ENDPOINT_URL_S3", "endpoint"),
+            (Cloud::S3, "AWS_ENDPOINT_URL", "aws_endpoint_url_s3"),
+            (Cloud::S3, "AWS_REGION", "aws_default_region"),
+            (Cloud::Azure, "AZURE_STORAGE_ENDPOINT", "endpoint"),
+        ] {
+            assert!(gives_way(cloud, variable, option), "{variable} {option}");
+        }
+        for (variable, option) in
+            [("AWS_ENDPOINT_URL_STS", "endpoint"), ("AWS_REGION", "endpoint"), ("AWS_ENDPOINT_URL_S3", "region")]
+        {
+            assert!(!gives_way(Cloud::S3, variable, option), "{variable} {option}");
         }
     }
 

@@ -400,7 +400,11 @@ impl<'a> Stores<'a> {
                 .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
             // Beside credentials of its own a store gets no part of others: a session token beside keys, or a token that wins over them.
             let has_own = cloud.has_credentials(self.access.options);
-            let ours = |key: &str| key.starts_with(cloud.start()) && !(has_own && cloud.is_credential(key));
+            let ours = |key: &str| {
+                key.starts_with(cloud.start())
+                    && !(has_own && cloud.is_credential(key))
+                    && !cloud.gives_way(key, self.access.options)
+            };
             // A variable that is set to nothing is not set.
             let is_set = |(key, value): &(String, String)| !(value.is_empty() && cloud.is_endpoint(key));
             settings.extend(texts.filter(|(key, _)| ours(key)).filter(is_set));

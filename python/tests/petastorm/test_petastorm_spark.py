@@ -189,6 +189,28 @@ def test_a_converter_has_the_rows_of_the_present_files(spark: Any, tmp_path: pat
     assert len(make_spark_converter(spark.read.parquet(data))) == 14
 
 
+def test_a_converter_knows_files_of_other_file_systems(spark: Any, tmp_path: pathlib.Path) -> None:
+    """Here of ``viewfs``, which shows a local directory as a file system of Hadoop."""
+    conf = spark._jsc.hadoopConfiguration()
+    conf.set("fs.viewfs.mounttable.shown.link./data", f"file://{tmp_path}/shown")
+    data, local = "viewfs://shown/data/of one", tmp_path / "shown" / "of one"
+    spark.range(6).repartition(3).write.parquet(str(local))
+    first = make_spark_converter(spark.read.parquet(data))
+    assert make_spark_converter(spark.read.parquet(data)).cache_dir_url == first.cache_dir_url
+    pq.write_table(pa.table({"id": range(50, 57)}), local / "part-more.parquet")
+    second = make_spark_converter(spark.read.parquet(data))
+    assert len(second) == 13
+    # One file alone, in its place.
+    one = make_spark_converter(spark.read.parquet(f"{data}/part-more.parquet"))
+    assert len(one) == 7
+    assert make_spark_converter(spark.read.parquet(f"{data}/part-more.parquet")).cache_dir_url == one.cache_dir_url
+    pq.write_table(pa.table({"id": range(3)}), local / "part-more.parquet")
+    assert len(make_spark_converter(spark.read.parquet(f"{data}/part-more.parquet"))) == 3
+    for gone in (f"{data}/part-gone.parquet".replace(" ", "%20"), "nofs://bucket/a.parquet"):
+        with pytest.raises(_sources.UnknownError, match=f"size and time of {gone} "):
+            _sources._stamped_away(spark, [gone])
+
+
 def test_a_converter_knows_files_behind_caches_and_subqueries(spark: Any, tmp_path: pathlib.Path) -> None:
     data = str(tmp_path / "data")
 
@@ -298,9 +320,8 @@ def test_only_files_that_tell_the_rows_make_a_frame_known(tmp_path: pathlib.Path
     for index in ("org.apache.spark.sql.delta.files.TahoeLogFileIndex", f"{listed}MetadataLogFileIndex"):
         with pytest.raises(_sources.UnknownError, match="which of their rows count"):
             _sources.state(over(index, url))
-    for away in ("s3a://bucket/a.parquet", f"{url}.gone"):
-        with pytest.raises(_sources.UnknownError, match="size and time"):
-            _sources.state(over(f"{listed}InMemoryFileIndex", url, away))
+    with pytest.raises(_sources.UnknownError, match="size and time"):
+        _sources.state(over(f"{listed}InMemoryFileIndex", url, f"{url}.gone"))
 
 
 def test_converter_over_a_server(spark: Any) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import urllib.parse
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bowstring import paths
 
 __all__ = ["State", "UnknownError", "local_path", "state"]
 
-# Local files, each with its size and time, and the cached data that stand for them.
+# Files, each with its size, time and, in a store, its tag, and the cached data that stand for them.
 State = frozenset[tuple[Any, ...]]
 
 _PLANS = "org.apache.spark.sql.catalyst.plans.logical."
@@ -21,6 +22,7 @@ _OWN_ROWS = {_PLANS + name for name in ("LocalRelation", "OneRowRelation", "Rang
 _RDDS = {_EXECUTION + "LogicalRDD", _EXECUTION + "ExternalRDD"}
 # Data that the driver or the executors hold.
 _HELD = {"ParallelCollectionRDD", "LocalCheckpointRDD", "ReliableCheckpointRDD", "EmptyRDD"}
+_HADOOP = "org.apache.hadoop.fs."
 _FILES = _EXECUTION + "datasources.HadoopFsRelation"
 # Spark's own lists of files. The files of a table format say nothing of its rows: a deletion may leave them all.
 _LISTED = _EXECUTION + "datasources.InMemoryFileIndex"
@@ -55,7 +57,9 @@ def state(frame: Any) -> State:
             cached.add(("cached", number))
         elif _class(leaf) == _EXECUTION + "datasources.LogicalRelation":
             files.update(_listed(leaf, prunes=False))
-    return frozenset(cached.union(map(_stamped, files)))
+    local = {name for name in files if local_path(name) is not None}
+    away = _stamped_away(frame.sparkSession, files - local) if files - local else []
+    return frozenset(cached.union(map(_stamped, local), away))
 
 
 def _class(value: Any) -> str:
@@ -109,6 +113,10 @@ def _check_held(rdd: Any) -> None:
                 waiting.append(other)
 
 
+def _unknown(name: str) -> UnknownError:
+    return UnknownError(f"size and time of {name} are not known here")
+
+
 def _stamped(name: str) -> tuple[str, int, int]:
     path = local_path(name)
     try:
@@ -116,5 +124,48 @@ def _stamped(name: str) -> tuple[str, int, int]:
     except OSError:  # of another machine, or gone by now
         found = None
     if found is None:
-        raise UnknownError(f"size and time of {name} are not known here")
+        raise _unknown(name)
     return name, found.st_size, found.st_mtime_ns
+
+
+def _stamped_away(spark: Any, names: Iterable[str]) -> list[tuple[Any, ...]]:
+    """Files of HDFS and of stores, as Hadoop's file systems list them now."""
+    from py4j.java_gateway import is_instance_of
+    from py4j.protocol import Py4JError
+
+    jvm = spark._jvm
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    tagged = f"{_HADOOP}EtagSource"
+
+    def tag(status: Any) -> str | None:
+        try:
+            # A tag changes with the bytes; the times of some stores are whole seconds.
+            return str(status.getEtag()) if is_instance_of(spark.sparkContext._gateway, status, tagged) else None
+        except Py4JError:  # older than Hadoop 3.3.2
+            return None
+
+    def stamped(status: Any) -> tuple[Any, ...]:
+        size, time, shown = status.getLen(), status.getModificationTime(), tag(status)
+        if not time and not shown:
+            raise _unknown(status.getPath().toUri().toString())
+        return size, time, shown
+
+    directories: dict[str, dict[str, Any]] = defaultdict(dict)
+    for name in names:
+        path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(name))
+        directories[name.rpartition("/")[0]][path.getName()] = name, path
+    found: list[tuple[Any, ...]] = []
+    for wanted in directories.values():
+        first, path = next(iter(wanted.values()))
+        try:
+            system = path.getFileSystem(conf)
+            # One request lists many files.
+            listed = [system.getFileStatus(path)] if len(wanted) == 1 else system.listStatus(path.getParent())
+            statuses = {status.getPath().getName(): status for status in listed}
+        except Py4JError as error:  # Hadoop does not have this file system here, or the directory is gone
+            raise _unknown(first) from error
+        for last, (name, _) in wanted.items():
+            if last not in statuses:
+                raise _unknown(name)
+            found.append((name, *stamped(statuses[last])))
+    return found
