@@ -93,10 +93,11 @@ test: lint test-doc test-rust test-python ## lint, doc tests and examples, all R
 		echo; echo "Rust: $$(passed target/test-rust.log), Python: $$(passed target/test-python.log)"; \
 		echo "$$(( $$(passed target/test-rust.log) + $$(passed target/test-python.log) )) passed, 0 failed"
 
-# Not part of `make test`, which builds all features together: the workflow runs this command with the oldest Rust.
+# Not part of `make test`, which builds all features together: the workflow runs it with the oldest Rust.
 .PHONY: check-features
-check-features: ## the crate without its features
-	cargo check --locked --no-default-features
+check-features: ## the crate without its features, and with each alone
+	for feature in '' cli cloud convert cuda flight fuse otel; do echo "features: $$feature"; \
+		cargo $(TOOLCHAIN) check --locked --package bowstring --no-default-features --features "$$feature" || exit 1; done
 
 # One more than cores: many tests wait for leases and timeouts.
 AT_ONCE = $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))

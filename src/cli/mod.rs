@@ -41,7 +41,6 @@ mod serve;
 mod served;
 #[cfg(feature = "flight")]
 mod settings;
-#[cfg(any(feature = "flight", feature = "fuse"))]
 mod signals;
 #[cfg(feature = "convert")]
 mod streams;
