@@ -397,3 +397,30 @@ def test_only_a_bowstring_dataset_is_replaced(tmp_path: pathlib.Path) -> None:
             writer.write(data.slice(0, rows))
         assert pq.read_table(tmp_path / "d").num_rows == rows
         assert not notes.exists()
+
+
+@needs_pyarrow(14, "giving a schema to others")
+@pytest.mark.parametrize("form", ["dictionary", "runs", "list of dictionary"])
+def test_times_in_dictionaries_are_times_to_every_reader(form: str, tmp_path: pathlib.Path) -> None:
+    keys = pa.array([0, 1, 0], pa.int32())
+    for kind, numbers in {
+        pa.timestamp("s", "UTC"): [1_000_000_000, 2_000_000_000],
+        pa.time32("s"): [1, 2],
+        pa.date64(): [86_400_000 * 20_000, 86_400_000 * 20_001],
+    }.items():
+        width = pa.int32() if kind == pa.time32("s") else pa.int64()
+        values = pa.array(numbers, width).cast(kind)
+        column: Any = pa.DictionaryArray.from_arrays(keys, values)
+        if form == "runs":
+            column = pa.RunEndEncodedArray.from_arrays(pa.array([1, 2, 3], pa.int32()), values.take(keys))
+        if form == "list of dictionary":
+            column = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), column)
+        out = tmp_path / str(kind).replace("[", "").replace("]", "")
+        with DatasetWriter(out, pa.schema([("at", column.type)])) as writer:
+            writer.write(pa.table({"at": column}))
+        # By what the file says of itself, without Arrow's schema in it.
+        file = pq.ParquetFile(next(out.glob("*.parquet")))
+        assert file.schema.column(0).logical_type.type in ("TIMESTAMP", "TIME", "DATE")
+        found = pq.read_table(next(out.glob("*.parquet")))["at"].to_pylist()
+        plain = values.take(keys).to_pylist()
+        assert found == ([[value] for value in plain] if form == "list of dictionary" else plain)

@@ -229,6 +229,9 @@ impl fmt::Display for Report {
             0 => writeln!(f, "Exact: the plan has no steps, so there is nothing to consume")?,
             _ => writeln!(f, "{verdict}, from {} up to {}", at(audit.from), at(audit.until))?,
         }
+        if audit.continues {
+            writeln!(f, "It continues a run: what was consumed before has no certificate here")?;
+        }
         if !audit.complete {
             writeln!(f, "NOT complete: some ranks end there, others at {}", at(audit.end))?;
         }

@@ -338,6 +338,7 @@ impl Dataset {
 
     /// The schemas of the files, each once, in the order in which files have them, with the columns that their leaves make up, in the
     /// same order.
+    #[cfg(feature = "cli")]
     pub(crate) fn file_columns(&self) -> impl Iterator<Item = (&SchemaDescriptor, &SchemaRef)> {
         self.inner.layouts.iter().map(|layout| (layout.descriptor(), &layout.schema))
     }

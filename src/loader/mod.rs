@@ -440,8 +440,10 @@ impl Loader {
     /// A record of what this loader consumed since it was opened, to be joined with the certificates of the other
     /// ranks, and of those before a restart: [`audit`](crate::plan::audit()). Batches that were put back do not count.
     pub fn certificate(&self) -> Certificate {
-        let (info, Ledger { skipped, zeroed, .. }) = (self.source.info(), self.source.ledger());
+        let info = self.source.info();
         let (consumed, dropped) = self.consumed.spans(self.cursor.position());
+        let is_consumed = |at| consumed.iter().any(|span| (span.from..span.to).contains(&at));
+        let (skipped, zeroed) = self.source.ledger().consumed(is_consumed);
         Certificate {
             version: Certificate::VERSION,
             loader: self.consumed.name().to_owned(),

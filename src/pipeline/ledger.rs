@@ -1,6 +1,6 @@
 //! The ledger of bad rows: the fault, the place, and how it was handled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -39,6 +39,22 @@ pub struct Ledger {
     pub zeroed: u64,
     /// The entries, in no particular order across steps.
     pub entries: Vec<Entry>,
+}
+
+impl Ledger {
+    /// Rows replaced, and rows set to zero, in the steps that `is_consumed` holds for: data are read ahead, and again after a move. Rows
+    /// without an entry count.
+    pub(crate) fn consumed(&self, is_consumed: impl Fn((u64, u64)) -> bool) -> (u64, u64) {
+        let count = |replaced: bool, all: u64| {
+            let of_kind = self.entries.iter().filter(|entry| entry.replaced_by.is_some() == replaced);
+            let unlisted = all.saturating_sub(of_kind.clone().count() as u64);
+            let consumed = of_kind.filter(|entry| is_consumed((entry.epoch, entry.step)));
+            let rows: BTreeSet<_> =
+                consumed.map(|entry| (entry.epoch, entry.step, entry.row_id, entry.column.as_str())).collect();
+            unlisted + rows.len() as u64
+        };
+        (count(true, self.skipped), count(false, self.zeroed))
+    }
 }
 
 /// The rows of a column, and how many of them the log knows of.
@@ -169,8 +185,18 @@ mod tests {
             ledger.record((1, first), (first..rows.min(first + 100)).map(bad).collect());
         }
         ledger.end_pass();
+        // Steps 0 to 99 of epoch 1 had rows 0 to 99; those of the last ones have no entries.
+        let consumed = ledger.snapshot().consumed(|at| at == (1, 0));
+        assert_eq!(consumed, (50 + 501, 50 + 500), "of rows that are listed, those of the step");
+        ledger.record((1, 0), vec![bad(4)]);
+        assert_eq!(ledger.snapshot().consumed(|at| at == (1, 0)), (50 + 502, 50 + 500), "without an entry");
+        let few = SharedLedger::default();
+        for at in [(0, 3), (0, 3), (0, 4)] {
+            few.record(at, vec![bad(4), bad(5)]);
+        }
+        assert_eq!(few.snapshot().consumed(|at| at < (0, 4)), (1, 1), "read twice, consumed once");
         let Ledger { skipped, zeroed, entries } = ledger.snapshot();
-        assert_eq!((skipped + zeroed, skipped), (rows, rows.div_ceil(2)));
+        assert_eq!((skipped + zeroed, skipped), (rows + 1, rows.div_ceil(2) + 1));
         assert!(entries.iter().map(|entry| entry.row_id).eq(0..LEDGER_ENTRIES as u64));
         assert_eq!((entries[4].epoch, entries[104].step, entries[4].column.as_str()), (1, 100, "b"));
         assert!(entries[4].error.contains("damaged"));

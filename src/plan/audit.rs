@@ -71,6 +71,8 @@ pub struct Audit {
     pub replaced_steps: u64,
     /// The first position of the epoch that the run began in.
     pub from: At,
+    /// Set if all loaders begin there from a state: what came before it has no certificate among these.
+    pub continues: bool,
     /// The last position that all ranks reached: everything from `from` to it was consumed exactly once if `exact`.
     pub until: At,
     /// The last position that any rank reached and that was not rolled back.
@@ -132,7 +134,8 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
     let all = pieces;
     let (pieces, replaced) = roll_back(&all);
     let mut found = Found::default();
-    let epoch = pieces.iter().map(|piece| piece.from).min().map_or(0, |at| at - at % steps.max(1));
+    let start = pieces.iter().map(|piece| piece.from).min().unwrap_or(0);
+    let epoch = start - start % steps.max(1);
     found.sweep(&pieces, epoch);
     let end = pieces.iter().map(|piece| piece.to).max().unwrap_or(epoch);
     let until = found.agreed.max(epoch);
@@ -155,6 +158,9 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
         resumes: certificates.iter().flat_map(|one| &one.consumed).filter(|span| span.resumed).count(),
         replaced_steps: u64::try_from(replaced).unwrap_or(u64::MAX),
         from: position(epoch),
+        continues: epoch > 0
+            && start == epoch
+            && pieces.iter().filter(|piece| piece.from == start).all(|piece| piece.resumed),
         until: position(until),
         end: position(end),
         exact,
@@ -172,7 +178,9 @@ fn latest(certificates: &[Certificate]) -> Vec<&Certificate> {
     let mut last: BTreeMap<(&str, u32), &Certificate> = BTreeMap::new();
     for certificate in certificates {
         let found = last.entry((&certificate.loader, certificate.rank)).or_insert(certificate);
-        if certificate.written >= found.written {
+        // Two of one millisecond: what was consumed only grows, and a move begins another span.
+        let last = |one: &Certificate| (one.written, one.consumed.len(), one.consumed.last().map(|span| span.to));
+        if last(certificate) >= last(found) {
             *found = certificate;
         }
     }
@@ -384,6 +392,19 @@ mod tests {
     }
 
     #[test]
+    fn a_run_whose_first_epochs_have_no_certificates_says_so() {
+        let from = |resumed| {
+            let run: Vec<_> = [("a", 0), ("b", 1)]
+                .map(|(name, rank)| certificate(name, (rank, 2), (1, 9), &[((1, 0), (2, 0), resumed)]))
+                .into();
+            audit(&run).unwrap()
+        };
+        assert!(from(true).exact && from(true).continues && !from(false).continues);
+        let whole = certificate("a", (0, 1), (1, 9), &[((0, 0), (1, 0), true), ((1, 0), (2, 0), true)]);
+        assert!(!audit(&[whole]).unwrap().continues, "nothing comes before the first step");
+    }
+
+    #[test]
     fn a_run_without_the_certificates_of_a_rank_is_not_exact() {
         let audit = audit(&[certificate("a", (0, 2), (1, 9), &[((0, 0), (2, 0), false)])]).unwrap();
         assert!(!audit.exact && !audit.complete, "{audit:?}");
@@ -444,6 +465,8 @@ mod tests {
     fn the_last_certificate_of_a_loader_counts_and_plans_are_not_mixed() {
         let early = certificate("a", (0, 1), (1, 5), &[((0, 0), (0, 4), false)]);
         let late = certificate("a", (0, 1), (1, 9), &[((0, 0), (1, 0), false)]);
+        let same = Certificate { written: late.written, ..early.clone() };
+        assert!(audit(&[late.clone(), same]).unwrap().exact, "of one millisecond");
         let joined = audit(&[late.clone(), early.clone()]).unwrap();
         assert!(joined.exact && joined.findings.is_empty() && joined.loaders == 1, "{joined:?}");
         assert!(audit(&[]).is_err());

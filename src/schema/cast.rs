@@ -236,6 +236,7 @@ fn lossless(from: &DataType, to: &DataType) -> bool {
         (DataType::Dictionary(_, values), to) => return lossless(values, to),
         (DataType::RunEndEncoded(_, values), to) => return lossless(values.data_type(), to),
         (from, DataType::Dictionary(_, values)) => return lossless(from, values),
+        (from, DataType::RunEndEncoded(_, values)) => return lossless(from, values.data_type()),
         (_, DataType::FixedSizeList(..) | DataType::FixedSizeBinary(_)) => return false,
         (DataType::Struct(from), DataType::Struct(to)) => {
             let same = |(from, to): (&Arc<Field>, &Arc<Field>)| {
@@ -272,6 +273,7 @@ fn misfit(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> 
         (DataType::Dictionary(_, values), _) => return misfit(&plain(array, values, false)?, to),
         (DataType::RunEndEncoded(_, values), _) => return misfit(&plain(array, values.data_type(), false)?, to),
         (_, DataType::Dictionary(_, values)) => return misfit(array, values),
+        (_, DataType::RunEndEncoded(_, values)) => return misfit(array, values.data_type()),
         (DataType::Struct(own), DataType::Struct(fields)) => {
             let structs = array.as_struct();
             let mut first: Option<usize> = None;

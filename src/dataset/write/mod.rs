@@ -492,7 +492,20 @@ fn plain(data_type: &DataType) -> DataType {
         DataType::FixedSizeList(field, length) => DataType::FixedSizeList(inner(field), *length),
         DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
         DataType::Map(field, sorted) => DataType::Map(inner(field), *sorted),
-        // Parquet has neither seconds nor dates of 64 bits: without a type of its own such a time is a mere integer for readers.
+        // Readers see only the values, which may be large strings as they are.
+        DataType::Dictionary(keys, values) => DataType::Dictionary(keys.clone(), Box::new(plain_time(values))),
+        DataType::RunEndEncoded(ends, values) => {
+            let time = plain_time(values.data_type());
+            DataType::RunEndEncoded(Arc::clone(ends), Arc::new(values.as_ref().clone().with_data_type(time)))
+        }
+        other => plain_time(other),
+    }
+}
+
+/// A time as Parquet has it, which has neither seconds nor dates of 64 bits: without a type of its own it is a mere integer for readers. Any
+/// other type as it is.
+fn plain_time(data_type: &DataType) -> DataType {
+    match data_type {
         DataType::Timestamp(TimeUnit::Second, zone) => DataType::Timestamp(TimeUnit::Millisecond, zone.clone()),
         DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
         DataType::Date64 => DataType::Date32,
