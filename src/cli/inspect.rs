@@ -274,6 +274,10 @@ fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Resul
     let leaves = &Leaves::new(leaves);
     let mut found = Vec::new();
     for root in schema.fields() {
+        if let Err(error) = dataset.check_type(root.name()) {
+            found.push(column(root.name(), Err(error), leaves));
+            continue;
+        }
         // A schema of one column: each is tried alone, in a time that does not grow with the others.
         let alone = Arc::new(arrow::datatypes::Schema::new(vec![Arc::clone(root)]));
         let one = ColumnOptions { columns: vec![root.name().clone()], ..ColumnOptions::default() };

@@ -116,18 +116,40 @@ impl Layouts {
     }
 }
 
+/// The types of a column in two files that no type has the values of both.
+#[derive(Debug)]
+pub(super) struct Clash {
+    column: Arc<str>,
+    files: [Arc<str>; 2],
+    types: [String; 2],
+}
+
+impl Clash {
+    pub(super) fn error(&self) -> Error {
+        let Self { column, files: [known, new], types: [expected, found] } = self;
+        Error::Mismatch {
+            what: format!("type of column {column:?} in file {known} and file {new}"),
+            expected: expected.clone(),
+            found: found.clone(),
+            hint: "leave the column out, rewrite one of the files, or open them as separate datasets".to_owned(),
+        }
+    }
+}
+
 /// The columns of all layouts together, each with the file in which it was first met.
 #[derive(Default)]
 struct Columns {
     columns: Vec<(Field, Arc<str>)>,
     /// Numbers of columns by name, and how many layouts have each.
     by_name: BTreeMap<String, (usize, usize)>,
+    /// Columns that are an error where they are read.
+    clashes: BTreeMap<Arc<str>, Clash>,
 }
 
 impl Columns {
     /// Adds the columns of a layout, first met in file `name`. Values of directories, with the names `keys`, win over columns of
     /// the same name, as everywhere else.
-    fn merge(&mut self, layout: &Layout, name: &Arc<str>, keys: &BTreeSet<Arc<str>>) -> Result<()> {
+    fn merge(&mut self, layout: &Layout, name: &Arc<str>, keys: &BTreeSet<Arc<str>>) {
         for field in layout.schema.fields().iter().filter(|field| !keys.contains(field.name().as_str())) {
             let new = unify::plain(field);
             let next = self.columns.len();
@@ -137,27 +159,29 @@ impl Columns {
                 self.columns.push((new, Arc::clone(name)));
                 continue;
             };
-            let Some(both) = unify::field(known, &new) else {
-                return Err(Error::Mismatch {
-                    what: format!("type of column {:?} in file {origin} and file {name}", new.name()),
-                    expected: extension::type_text(known),
-                    found: extension::type_text(&new),
-                    hint: "rewrite one of the files, or open them as separate datasets".to_owned(),
-                });
-            };
-            *known = both;
+            match unify::field(known, &new) {
+                Some(both) => *known = both,
+                None => {
+                    let column: Arc<str> = new.name().as_str().into();
+                    self.clashes.entry(Arc::clone(&column)).or_insert_with(|| Clash {
+                        column,
+                        files: [Arc::clone(origin), Arc::clone(name)],
+                        types: [extension::type_text(known), extension::type_text(&new)],
+                    });
+                }
+            }
         }
-        Ok(())
     }
 
     /// A column that any of so many layouts lacks is null there.
-    fn finish(self, layouts: usize) -> impl Iterator<Item = Field> {
-        let Self { columns, by_name } = self;
-        columns.into_iter().map(move |(field, _)| {
+    fn finish(self, layouts: usize) -> (Vec<Field>, BTreeMap<Arc<str>, Clash>) {
+        let Self { columns, by_name, clashes } = self;
+        let fields = columns.into_iter().map(|(field, _)| {
             let everywhere = by_name.get(field.name()).is_some_and(|(_, count)| *count == layouts);
             let nullable = field.is_nullable() || !everywhere;
             field.with_nullable(nullable)
-        })
+        });
+        (fields.collect(), clashes)
     }
 }
 
@@ -227,7 +251,7 @@ pub(super) fn gather(
                     let lacks = lacks.filter(|name| !layout.roots.contains_key(*name));
                     lacked.push(lacks.map(|name| (name.as_str().into(), table.stored.contains(name))).collect());
                 }
-                None => columns.merge(layout, footer.object.name(), &keys)?,
+                None => columns.merge(layout, footer.object.name(), &keys),
             }
         }
         if let Some(layout) = layouts.layouts.get(number).filter(|_| table.is_none() && partitions.len() < keys.len()) {
@@ -256,9 +280,9 @@ pub(super) fn gather(
     };
     let partitions = partition_fields.len();
     let told = table.map(|table| table.told.clone()).unwrap_or_default();
-    let columns = match table {
-        Some(table) => of_table(table, &layouts),
-        None => columns.finish(layouts.len()).collect(),
+    let (columns, clashes) = match table {
+        Some(table) => (of_table(table, &layouts), BTreeMap::new()),
+        None => columns.finish(layouts.len()),
     };
     let fields: Vec<Field> = columns.into_iter().chain(partition_fields).collect();
     Ok(Inner {
@@ -274,6 +298,7 @@ pub(super) fn gather(
         cells: None,
         spark,
         described,
+        clashes,
         apart,
         lacking,
         untold,

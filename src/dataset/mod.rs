@@ -146,6 +146,8 @@ struct Inner {
     spark: Option<String>,
     /// Hugging Face's descriptions of columns.
     described: features::Described,
+    /// Columns that have no type over all files.
+    clashes: BTreeMap<Arc<str>, layout::Clash>,
     /// Columns that come from directories, and that a file beside them stores: its name.
     apart: BTreeMap<Arc<str>, Arc<str>>,
     /// Columns that a table requires, and that one of its files lacks: its name.

@@ -87,8 +87,8 @@ impl Dataset {
     /// are read.
     ///
     /// # Errors
-    /// [`Error::NotFound`] for a path that names nothing; [`Error::Mismatch`] for a column that some files store and others have from
-    /// their directories; [`Error::Corrupt`] for one that a table requires and a file of it lacks;
+    /// [`Error::NotFound`] for a path that names nothing; [`Error::Mismatch`] for a column of different types in two files, or one that some files
+    /// store and others have from their directories; [`Error::Corrupt`] for one that a table requires and a file of it lacks;
     /// [`Error::Unsupported`] if a file lacks it and its value in the table's metadata is of a type that is not read from there.
     pub fn project(&self, paths: &[String]) -> Result<Projection> {
         self.projector().project(paths)
@@ -103,6 +103,14 @@ impl Dataset {
             root.ok_or_else(|| projector.missing(&path.join(".")))
         });
         projector.projected(found.collect::<Result<_>>()?)
+    }
+
+    /// Checks that files have one type for the column.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`].
+    pub(crate) fn check_type(&self, column: &str) -> Result<()> {
+        self.inner.clashes.get(column).map_or(Ok(()), |clash| Err(clash.error()))
     }
 
     /// What makes projections, for many of them.
@@ -152,6 +160,7 @@ impl Projector<'_> {
                 }
             }
         }
+        roots.iter().try_for_each(|root| dataset.check_type(root.name()))?;
         if let Some((key, file)) = roots.iter().find_map(|root| inner.apart.get_key_value(root.name())) {
             return Err(Error::Mismatch {
                 what: format!("place of column {key:?} in file {file}"),

@@ -10,6 +10,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type};
 use bowstring::Error;
+use bowstring::dataset::filter::Expr;
 use bowstring::dataset::{Dataset, Limits, OpenOptions, Partitioning};
 use parquet::basic::Compression;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
@@ -212,13 +213,23 @@ fn incompatible_schemas_name_both_files_and_the_column() {
     write(&folder.path().join("a.parquet"), &batch(vec![("v", numbers(0..1)), ("w", numbers(0..1))]), plain());
     write(&folder.path().join("b.parquet"), &batch(vec![("w", numbers(0..1))]), plain());
     write(&folder.path().join("c.parquet"), &batch(vec![("v", Arc::new(StringArray::from(vec!["x"])))]), plain());
-    let error = open(&[folder.path().to_str().unwrap()], OpenOptions::default()).unwrap_err();
+    let dataset = open(&[folder.path().to_str().unwrap()], OpenOptions::default()).unwrap();
+    let error = read(&dataset, &["w", "v"]).unwrap_err();
     assert!(matches!(error, Error::Mismatch { .. }));
     assert_eq!(
         error.to_string(),
         "type of column \"v\" in file a.parquet and file c.parquet: expected Int64, found Utf8View; \
-         rewrite one of the files, or open them as separate datasets"
+         leave the column out, rewrite one of the files, or open them as separate datasets"
     );
+    // Whoever does not read it is not concerned.
+    let w = read(&dataset, &["w"]).unwrap();
+    assert_eq!(w.column(0).as_primitive::<Int64Type>().iter().collect::<Vec<_>>(), [Some(0), Some(0), None]);
+    let filtered = |text: &str| {
+        let filter = Some(Expr::parse(text).unwrap());
+        open(&[folder.path().to_str().unwrap()], OpenOptions { filter, ..OpenOptions::default() })
+    };
+    assert!(matches!(filtered("v > 0"), Err(Error::Mismatch { .. })));
+    assert_eq!(read(&filtered("w = 0").unwrap(), &["w"]).unwrap().num_rows(), 2);
 }
 
 #[test]
