@@ -356,8 +356,8 @@ def test_the_only_worker_of_ray_train_is_no_rank_of_a_launcher(
     numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     # As `srun -n 4` of a program that starts Ray, and a trainer of one worker.
-    monkeypatch.setenv("SLURM_PROCID", "1")
-    monkeypatch.setenv("SLURM_NTASKS", "4")
+    for name, value in {"PROCID": "1", "NTASKS": "4", "STEP_ID": "0", "STEP_NUM_TASKS": "4"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
     train, internal = types.ModuleType("ray.train"), types.ModuleType("internal")
     context = types.SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
     monkeypatch.setattr(train, "get_context", lambda: context, raising=False)
@@ -374,7 +374,12 @@ def test_the_only_worker_of_ray_train_is_no_rank_of_a_launcher(
 
 def test_rank_and_world_size_from_the_environment(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "3")
-    monkeypatch.setenv("SLURM_NTASKS", "4")
+    # The shell of a batch script has the number of the job's tasks too, and is one process.
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    with pytest.raises(bowstring.ConfigError, match=r"SLURM_NTASKS=8 .* srun"):
+        Loader(numbers, batch_size=5)
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
     with Loader(numbers, batch_size=5) as loader:
         assert (loader.rank, loader.world_size, len(loader)) == (3, 4, 5)
     monkeypatch.setenv("RANK", "1")

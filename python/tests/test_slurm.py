@@ -104,6 +104,15 @@ def test_a_recipe_gives_each_row_to_one_rank(cluster: pathlib.Path, tmp_path: pa
         assert not list(tmp_path.glob("bowstring-tokens.*"))
 
 
+def test_a_line_without_srun_is_an_error(cluster: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "plain.sbatch"
+    script.write_text("#!/bin/sh\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\npython train.py\n")
+    code, log = run(cluster, tmp_path, str(script))
+    assert code != 0
+    assert "start it with srun" in log
+    assert told(tmp_path) == []
+
+
 def test_a_server_that_does_not_start_ends_the_job(cluster: pathlib.Path, tmp_path: pathlib.Path) -> None:
     code, log = run(cluster, tmp_path, "serve_and_train.sbatch", str(tmp_path / "none"), "train.py")
     assert code != 0

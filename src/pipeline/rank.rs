@@ -22,8 +22,8 @@ enum Form {
     TfConfig,
     /// A number, and a list of hosts separated by commas; a list of one without the number is not a contradiction.
     Hosts,
-    /// As [`Form::Numbers`]; in an allocation without `srun` only the second is set, which for one task is not a
-    /// contradiction.
+    /// As [`Form::Numbers`]; without `srun` an allocation sets only the second, and the shell of a batch script both: it is
+    /// rank 0 of the job's tasks and runs once. For one task that is not a contradiction.
     Slurm,
 }
 
@@ -65,13 +65,17 @@ const fn launcher(name: &'static str, rank: &'static str, world_size: &'static s
 /// PMIx gives the rank and leaves the number of ranks to its server: the other variables come from Open MPI or SLURM.
 const PMIX: &str = "PMIX_RANK";
 
+/// What only `srun` sets: the number of its step, and that of the step's tasks, which may be fewer than the job's.
+const STEP: &str = "SLURM_STEP_ID";
+const STEP_TASKS: &str = "SLURM_STEP_NUM_TASKS";
+
 /// The variables that are checked, each once, in order: those of the options, then those of launchers.
 pub fn variables() -> impl Iterator<Item = &'static str> {
     let both = |launcher: &Launcher| {
         let second = (launcher.world_size != launcher.rank).then_some(launcher.world_size);
         std::iter::once(launcher.rank).chain(second)
     };
-    OWN_VARIABLES.into_iter().chain(LAUNCHERS.iter().flat_map(both)).chain([PMIX])
+    OWN_VARIABLES.into_iter().chain(LAUNCHERS.iter().flat_map(both)).chain([STEP, STEP_TASKS, PMIX])
 }
 
 /// A rank and its origin.
@@ -141,10 +145,12 @@ pub fn said() -> Result<Option<Found>> {
 fn said_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Found>> {
     let lookup = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
     let mut half = None;
-    for launcher in &LAUNCHERS {
+    for launcher in LAUNCHERS.map(|launcher| launcher.in_step(&lookup)) {
         match (lookup(launcher.rank), lookup(launcher.world_size)) {
             (None, None) => {}
-            (Some(rank), Some(world_size)) => return launcher.read(&rank, &world_size).map(Some),
+            (Some(rank), Some(world_size)) if launcher.started(&world_size, &lookup) => {
+                return launcher.read(&rank, &world_size).map(Some);
+            }
             (rank, world_size) => {
                 let Some(error) = launcher.half(rank.as_deref(), world_size.as_deref()) else { continue };
                 if launcher.form == Form::Generic {
@@ -165,7 +171,20 @@ fn said_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Found>> {
 }
 
 impl Launcher {
-    /// The error for one variable of two; `None` if that is not a contradiction.
+    /// The same, with the number of a step's tasks instead of the job's where SLURM gives it.
+    fn in_step(self, lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let is_step = self.form == Form::Slurm && lookup(self.rank).is_some() && lookup(STEP_TASKS).is_some();
+        if is_step { Self { world_size: STEP_TASKS, ..self } } else { self }
+    }
+
+    /// Returns true if it started this process as one of `world_size`: the shell of SLURM's batch scripts has the numbers too, and
+    /// is alone.
+    fn started(&self, world_size: &str, lookup: impl Fn(&str) -> Option<String>) -> bool {
+        let is_step = || lookup(STEP).is_some_and(|number| number.trim().parse::<u32>().is_ok());
+        self.form != Form::Slurm || self.world_size == STEP_TASKS || world_size.trim() == "1" || is_step()
+    }
+
+    /// The error for one variable of two, or for two that do not say that there are ranks; `None` if that is not a contradiction.
     fn half(&self, rank: Option<&str>, world_size: Option<&str>) -> Option<Error> {
         let one = |text: &str| match self.form {
             Form::Slurm => text.trim() == "1",
@@ -175,9 +194,10 @@ impl Launcher {
         if world_size.is_some_and(one) {
             return None;
         }
-        let (option, set, value, missing) = match rank {
-            Some(value) => ("world_size", self.rank, value, self.world_size),
-            None => ("rank", self.world_size, world_size.unwrap_or_default(), self.rank),
+        let (option, set, value, missing) = match (rank, world_size) {
+            (Some(_), Some(value)) => ("rank", self.world_size, value, STEP),
+            (Some(value), None) => ("world_size", self.rank, value, self.world_size),
+            (None, value) => ("rank", self.world_size, value.unwrap_or_default(), self.rank),
         };
         let hint =
             if self.form == Form::Slurm { "start it with srun, or give rank and world_size" } else { "set both" };
@@ -277,7 +297,12 @@ mod tests {
     const ENVIRONMENTS: &[(&str, &str, (u32, u32))] = &[
         ("nothing", "", (0, 1)),
         ("torchrun", "RANK=5 LOCAL_RANK=1 WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=a", (5, 8)),
-        ("torchrun under srun", "RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 SLURM_PROCID=1 SLURM_NTASKS=2", (2, 4)),
+        (
+            "torchrun under srun",
+            "RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0",
+            (2, 4),
+        ),
+        ("torchrun in a batch script", "RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 SLURM_PROCID=0 SLURM_NTASKS=8", (2, 4)),
         ("Ray Train", "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 NODE_RANK=0 MASTER_PORT=4", (1, 2)),
         ("JAX", "JAX_COORDINATOR_ADDRESS=a:1 JAX_PROCESS_ID=3 JAX_NUM_PROCESSES=4", (3, 4)),
         (
@@ -291,6 +316,11 @@ mod tests {
             (6, 8),
         ),
         (
+            "Open MPI in a batch script of SLURM",
+            "OMPI_COMM_WORLD_RANK=6 OMPI_COMM_WORLD_SIZE=8 PMIX_RANK=6 SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=9",
+            (6, 8),
+        ),
+        (
             "MVAPICH",
             "MV2_COMM_WORLD_RANK=2 MV2_COMM_WORLD_SIZE=4 MV2_COMM_WORLD_LOCAL_RANK=0 PMI_RANK=2 PMI_SIZE=4",
             (2, 4),
@@ -301,10 +331,25 @@ mod tests {
         ("Flux", "FLUX_TASK_RANK=1 FLUX_TASK_LOCAL_ID=0 FLUX_JOB_SIZE=2 FLUX_JOB_NNODES=2", (1, 2)),
         ("TPU pod", "TPU_WORKER_ID=1 TPU_WORKER_HOSTNAMES=a,b,c,d", (1, 4)),
         ("one TPU host", "TPU_WORKER_HOSTNAMES=localhost", (0, 1)),
-        ("SLURM, srun", "SLURM_PROCID=3 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_NNODES=2 PMI_FD=3", (3, 8)),
-        ("SLURM, srun --mpi=pmix", "SLURM_PROCID=1 SLURM_NTASKS=2 PMIX_RANK=1 PMIX_NAMESPACE=x", (1, 2)),
+        (
+            "SLURM, srun",
+            "SLURM_PROCID=3 SLURM_NTASKS=8 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_NNODES=2 PMI_FD=3",
+            (3, 8),
+        ),
+        (
+            "SLURM, srun --mpi=pmix",
+            "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=1 SLURM_STEP_NUM_TASKS=2 PMIX_RANK=1 PMIX_NAMESPACE=x",
+            (1, 2),
+        ),
+        ("SLURM, the number of a step alone", "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=3", (1, 2)),
+        (
+            "SLURM, the shell of salloc as a step of its own",
+            "SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=9",
+            (0, 1),
+        ),
+        ("SLURM, batch script of one task, no srun", "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_JOB_ID=9", (0, 1)),
         ("SLURM, salloc of one task, no srun", "SLURM_NTASKS=1 SLURM_JOB_ID=9", (0, 1)),
-        ("half of PMI under srun", "PMI_RANK=1 SLURM_PROCID=1 SLURM_NTASKS=2", (1, 2)),
+        ("half of PMI under srun", "PMI_RANK=1 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0", (1, 2)),
         (
             "TF_CONFIG, workers",
             r#"TF_CONFIG={"cluster":{"worker":["a:1","b:1"]},"task":{"type":"worker","index":1}}"#,
@@ -349,6 +394,9 @@ mod tests {
             ("TPU_WORKER_HOSTNAMES=a,b", "TPU_WORKER_ID"),
             ("SLURM_NTASKS=8 SLURM_JOB_ID=9", "SLURM_PROCID"),
             ("SLURM_PROCID=1", "SLURM_NTASKS"),
+            // The shell of a batch script.
+            ("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_NPROCS=8 SLURM_LOCALID=0 SLURM_JOB_ID=7", "SLURM_STEP_ID"),
+            ("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_STEP_ID=batch", "srun"),
             ("PMIX_RANK=1", "world_size"),
         ] {
             let error = with(environment).expect_err(environment).chain();
@@ -361,7 +409,7 @@ mod tests {
         for bad in [
             "RANK=4 WORLD_SIZE=4",
             "RANK=-1 WORLD_SIZE=4",
-            "SLURM_PROCID=x SLURM_NTASKS=4",
+            "SLURM_PROCID=x SLURM_NTASKS=4 SLURM_STEP_ID=0",
             "TPU_WORKER_ID=2 TPU_WORKER_HOSTNAMES=a,b",
             "TF_CONFIG={",
             r#"TF_CONFIG={"cluster":{"worker":["a","b"]}}"#,
@@ -390,6 +438,6 @@ mod tests {
     fn every_variable_is_shown_once() {
         let shown: Vec<&str> = variables().collect();
         let each: std::collections::BTreeSet<&str> = shown.iter().copied().collect();
-        assert_eq!((shown.len(), shown.len()), (each.len(), OWN_VARIABLES.len() + LAUNCHERS.len() * 2));
+        assert_eq!((shown.len(), shown.len()), (each.len(), OWN_VARIABLES.len() + LAUNCHERS.len() * 2 + 2));
     }
 }
