@@ -1,6 +1,6 @@
 //! An address as users write it, taken apart.
 
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use url::Url;
 
@@ -49,6 +49,20 @@ pub(super) fn is_address(text: &str) -> bool {
     text.contains("://") || text.split_once(":/").is_some_and(|(scheme, _)| scheme.len() > 1 && is_scheme(scheme))
 }
 
+/// `path` from the root, as it is written: `..` takes back what is before it, and links are not followed.
+pub(super) fn written(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut written = PathBuf::new();
+    for part in path.components() {
+        if part == Component::ParentDir {
+            written.pop();
+        } else {
+            written.push(part);
+        }
+    }
+    written
+}
+
 pub(super) fn bad_url(text: &str, error: url::ParseError) -> Error {
     Error::config("urls", format!("{} is not an address: {error}", unparsed(text)))
 }
@@ -65,6 +79,13 @@ mod tests {
         for path in ["/a:/x", "C:/data", "a/b:/x", "1:/x", ":/x", "x", "a:b", "a b:/x"] {
             assert!(!is_address(path), "{path}");
         }
+    }
+
+    #[test]
+    fn a_path_is_written_from_the_root() {
+        assert_eq!(written(Path::new("/a//b/./../c/")), PathBuf::from("/a/c"));
+        assert_eq!(written(Path::new("/../a")), PathBuf::from("/a"));
+        assert_eq!(written(Path::new("x/../a")), std::env::current_dir().unwrap().join("a"));
     }
 
     #[test]

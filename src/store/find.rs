@@ -1,7 +1,7 @@
 //! From addresses to a sorted list of objects: files, directories, patterns, lists of them.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path as FsPath;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -10,7 +10,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::access::Access;
-use super::address::Address;
+use super::address::{Address, written};
 use super::answer::is_refusal;
 #[cfg(feature = "cloud")]
 use super::catalog::{self, Content, Location, PLAIN};
@@ -23,7 +23,7 @@ use super::hits::{By, Common, Hits, Seen};
 use super::keys;
 use super::logs::{METADATA, is_metadata};
 use super::mounts::{Mount, Resolved, is_mounted};
-use super::place::{Place, check_count};
+use super::place::{Listed, Place, check_count};
 use super::root::{Root, one_name};
 use super::stamp::Stamp;
 use super::stores::Stores;
@@ -70,7 +70,7 @@ impl Listing {
 ///
 /// # Errors
 /// [`Error::NotFound`] if an address leads to nothing, [`Error::Unsupported`] if a directory holds a table of Hudi, or another one
-/// further down, whose files are not its rows; [`Error::Config`] for such a table among other addresses, for a file that is found twice otherwise, in a directory or by a pattern;
+/// further down, whose files are not its rows; [`Error::Config`] for such a table among other addresses, for a file that is found twice otherwise, in a directory, by a pattern or through a link;
 /// [`Error::Limit`], [`Error::Store`].
 pub async fn find(urls: &[String], access: Access<'_>, max_files: usize) -> Result<Listing> {
     // Boxed: else the futures of whoever opens a dataset are nested too deeply for the compiler.
@@ -108,8 +108,8 @@ async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<
         all.extend(hits);
     }
     let common = Common::of(&all);
-    // By store, the address it was first found at, and whether that names it in full.
-    let mut seen: BTreeMap<String, (&str, bool)> = BTreeMap::new();
+    // The addresses that files were first found at.
+    let mut seen: BTreeMap<String, (&str, &Hits)> = BTreeMap::new();
     let are_many = all.len() > 1;
     let mut found = Vec::new();
     for (hits, url) in all.iter().zip(named_by) {
@@ -117,13 +117,13 @@ async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<
             let name = common.name(hits, path);
             // One address leads to nothing twice.
             if are_many {
-                let named = hits.by == By::Name;
-                match seen.entry(identity(&hits.place, path)) {
+                let real = hits.real(path);
+                match seen.entry(identity(&hits.place, real)) {
                     Entry::Vacant(entry) => {
-                        entry.insert((url.as_str(), named));
+                        entry.insert((url.as_str(), hits));
                     }
-                    Entry::Occupied(first) if first.get().1 && named => {}
-                    Entry::Occupied(first) => return Err(twice(&hits.place.url(path), first.get().0, url)),
+                    Entry::Occupied(first) if first.get().1.is_named_as(hits) => {}
+                    Entry::Occupied(first) => return Err(twice(&hits.place.url(real), first.get().0, url)),
                 }
             }
             let (place, path, stamp) = (hits.place.clone(), path.clone(), stamp.clone());
@@ -154,13 +154,14 @@ fn identity(place: &Place, path: &Path) -> String {
     let url = place.url(path);
     let (is_s3, bare) = one_name(&url);
     let bare = if is_s3 { format!("s3://{bare}") } else { url.clone() };
-    let Some(mounted) = &place.mount else { return bare };
+    let Some(mounted) = place.mount.as_ref().filter(|_| !place.local) else { return bare };
     // Two endpoints may have buckets of one name. Credentials only say who reads.
     let options: Vec<_> = mounted.mount.options().iter().filter(|(key, _)| !keys::is_credential(key)).collect();
     format!("{bare}\n{options:?}")
 }
 
-/// The error for a file that two addresses lead to, one of which does not name it: nobody can tell whether it is meant twice.
+/// The error for a file that two addresses lead to, one of which does not name it, or by another name: nobody can tell whether it is meant
+/// twice.
 fn twice(file: &str, first: &str, second: &str) -> Error {
     if first == second {
         let why = if is_mounted(first) {
@@ -172,7 +173,7 @@ fn twice(file: &str, first: &str, second: &str) -> Error {
         return Error::config("urls", problem);
     }
     let problem = format!(
-        "{file} is found twice, at {} and at {}; name it in full as often as it is to be read, or leave one address out",
+        "{file} is found twice, at {} and at {}; name it in full, by one name, as often as it is to be read, or leave one address out",
         display(first),
         display(second)
     );
@@ -245,7 +246,12 @@ async fn matching(stores: &mut Stores<'_>, mount: &Mount, wanted: &Wanted<'_>, m
 async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Result<Hits> {
     let place = stores.local();
     match looked(path).await? {
-        Look::File(path, size) => Ok(file(place, path, Some(size))),
+        Look::File(found, size, real) => {
+            let mut hits = file(place, found.clone(), Some(size));
+            hits.real.extend(real.map(|real| (found, real)));
+            hits.written = Some(written(path));
+            Ok(hits)
+        }
         Look::Directory(path) => {
             surrounded(&path).await?;
             directory(place, path, None, max_files).await
@@ -315,7 +321,8 @@ async fn blocking<T: Send + 'static>(path: &FsPath, look: impl FnOnce() -> Resul
 }
 
 enum Look {
-    File(Path, u64),
+    /// Its path and length, and its real path if it is a link.
+    File(Path, u64, Option<Path>),
     Directory(Path),
     Delta(Path),
     Iceberg(Path),
@@ -351,7 +358,11 @@ fn look(path: &FsPath) -> Result<Look> {
                 return Err(staged(&shown));
             }
             let path = std::fs::canonicalize(parent).map_err(store)?.join(name);
-            Ok(Look::File(absolute(&path)?, meta.len()))
+            let is_link = std::fs::symlink_metadata(&path).is_ok_and(|link| link.is_symlink());
+            // A link that the system alone can follow, such as those of /proc/self/fd, is known by its own name.
+            let real =
+                is_link.then(|| std::fs::canonicalize(&path).ok().and_then(|real| absolute(&real).ok())).flatten();
+            Ok(Look::File(absolute(&path)?, meta.len(), real))
         }
         // A pattern may be longer than a name.
         Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidFilename) => {
@@ -463,7 +474,8 @@ fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
         let found = Found { place: place.clone(), name: name.into(), path: path.clone(), size, stamp: None };
         return table(FoundTable::Iceberg(Root::new(place.clone(), above.clone()), Some(found)), place, above);
     }
-    Hits { place, base, by: By::Name, files: vec![(path, size, None)], index: None, table: None, seen: None }
+    let files = vec![(path, size, None)];
+    Hits { place, base, by: By::Name, files, real: HashMap::new(), written: None, index: None, table: None, seen: None }
 }
 
 /// Lists what is below `base`, keeping what is `wanted`, if a pattern says so. Without, it must not hold a [`Table`] but may be one
@@ -490,7 +502,8 @@ async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_fi
             is_data(name, 0, place.local)
         }
     };
-    let found = place.list(&base, max_files, accept, || log.get().is_some() || current.get().is_some()).await?;
+    let is_table = || log.get().is_some() || current.get().is_some();
+    let Listed { files: found, real } = place.list(&base, max_files, accept, is_table).await?;
     let root = Root::new(place.clone(), base.clone());
     if log.get().is_some() {
         return Ok(table(FoundTable::Delta(root, None), place, base));
@@ -518,13 +531,14 @@ async fn directory(place: Place, base: Path, wanted: Option<&Wanted<'_>>, max_fi
     let beside = Found { place: place.clone(), path, name: INDEX.into(), size: None, stamp: None };
     let index = wanted.is_none().then(|| (beside, index.get().is_some()));
     let by = if wanted.is_some() { By::Pattern } else { By::Directory };
-    Ok(Hits { place, base: base.to_string(), by, files, index, table: None, seen: None })
+    Ok(Hits { place, base: base.to_string(), by, files, real, written: None, index, table: None, seen: None })
 }
 
 /// A table at the directory `base`.
 fn table(table: FoundTable, place: Place, base: Path) -> Hits {
     let base = base.to_string();
-    Hits { place, base, by: By::Directory, files: Vec::new(), index: None, table: Some(table), seen: None }
+    let (files, real, by) = (Vec::new(), HashMap::new(), By::Directory);
+    Hits { place, base, by, files, real, written: None, index: None, table: Some(table), seen: None }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //!
 //! Below mounts that directory is one of the namespace. So names say nothing of stores, and stay when files move to others.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use object_store::path::Path;
@@ -21,6 +23,10 @@ pub(super) struct Hits {
     pub(super) base: String,
     pub(super) by: By,
     pub(super) files: Vec<File>,
+    /// The real paths of those files that links led to.
+    pub(super) real: HashMap<Path, Path>,
+    /// The address as it is written, from the root, if it names a file of this machine: links and all.
+    pub(super) written: Option<PathBuf>,
     pub(super) index: Option<(Found, bool)>,
     /// The address itself, if it is a table that says what its files are.
     pub(super) table: Option<FoundTable>,
@@ -76,6 +82,16 @@ fn parent(path: &str) -> String {
 }
 
 impl Hits {
+    /// The path that a file has by whatever name: where a link to `path` leads, if it is one.
+    pub(super) fn real<'a>(&'a self, path: &'a Path) -> &'a Path {
+        self.real.get(path).unwrap_or(path)
+    }
+
+    /// Returns true if `other`, which leads to the same file, names it too, and by the same name: it is meant twice.
+    pub(super) fn is_named_as(&self, other: &Self) -> bool {
+        self.by == By::Name && other.by == By::Name && self.written == other.written
+    }
+
     /// The path of one of its files in the namespace.
     fn path_in(&self, seen: &Seen, path: &Path) -> String {
         let below = below(path.as_ref(), &self.base);

@@ -1,6 +1,6 @@
 //! A store under its address, and what it lists.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -35,6 +35,14 @@ pub(super) struct Place {
     pub(super) cache: Option<Arc<Through>>,
     /// The mount that it was opened for, with its options alone.
     pub(super) mount: Option<MountedAt>,
+}
+
+/// What a place lists.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pub(super) files: Vec<ObjectMeta>,
+    /// The real paths of those that links led to, by the paths that they have in `files`.
+    pub(super) real: HashMap<Path, Path>,
 }
 
 /// A mount, and the path in its store that it leads to.
@@ -157,8 +165,8 @@ impl Place {
         most: usize,
         accept: impl Fn(&str) -> bool,
         enough: impl Fn() -> bool,
-    ) -> Result<Vec<ObjectMeta>> {
-        let mut found = Vec::new();
+    ) -> Result<Listed> {
+        let (mut found, mut real) = (Vec::new(), HashMap::new());
         if self.local {
             let (mut walk, mut ways) = (Walk::below(base), Ways::new(base));
             while !enough()
@@ -172,6 +180,7 @@ impl Place {
                     }
                 }
             }
+            real = ways.real();
         } else {
             let list = async {
                 let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
@@ -201,7 +210,7 @@ impl Place {
         }
         // Some tools mark a directory by an empty object of its name.
         if found.iter().all(|meta| meta.size > 0) {
-            return Ok(found);
+            return Ok(Listed { files: found, real });
         }
         let parents: BTreeSet<&str> = found
             .iter()
@@ -212,7 +221,7 @@ impl Place {
         let keep: Vec<bool> = found.iter().map(|meta| !is_mark(meta)).collect();
         let mut keep = keep.into_iter();
         found.retain(|_| keep.next().unwrap_or(true));
-        Ok(found)
+        Ok(Listed { files: found, real })
     }
 }
 

@@ -97,7 +97,7 @@ impl Tree {
     pub(crate) async fn list(&self, most: usize, accept: impl Fn(&str) -> bool) -> Result<Vec<Object>> {
         self.lists()?;
         let found = self.place.list(&self.root, most, |name| !name.is_empty() && accept(name), || false).await?;
-        let mut found: Vec<Object> = found.into_iter().map(|meta| self.object(meta)).collect();
+        let mut found: Vec<Object> = found.files.into_iter().map(|meta| self.object(meta)).collect();
         found.sort_by(|a, b| a.name().cmp(b.name()));
         Ok(found)
     }

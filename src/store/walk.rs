@@ -106,6 +106,11 @@ impl<'a> Ways<'a> {
         Self { base, linked: HashMap::new() }
     }
 
+    /// The real paths of the files that links led to, by the names by which they were found.
+    pub(super) fn real(self) -> HashMap<Path, Path> {
+        self.linked.into_iter().map(|(real, name)| (name, real)).collect()
+    }
+
     /// Takes a file that was found; `accept` says which names below the directory are.
     ///
     /// # Errors

@@ -289,7 +289,8 @@ impl FileSystem {
     fn find_in(&self, url: &str, place: &Place, path: &Path) -> Result<Vec<Entry>> {
         lists(place, path)?;
         let found = self.run(url, async {
-            let found = place.list(path, self.origins.options.max_files, |name| !name.is_empty(), || false).await?;
+            let most = self.origins.options.max_files;
+            let found = place.list(path, most, |name| !name.is_empty(), || false).await?.files;
             let marked = marked(place, &found).await?;
             let entry = |meta: &ObjectMeta| {
                 if meta.size == 0 && marked.contains(&meta.location) {

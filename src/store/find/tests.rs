@@ -121,3 +121,67 @@ async fn a_whole_file_by_the_name_of_one_being_written_is_refused() {
         std::fs::remove_file(&path).unwrap();
     }
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_a_list_leads_to_by_two_names_is_an_error_that_has_both() {
+    use std::os::unix::fs::symlink;
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["d/sub", "e", "more"] {
+        std::fs::create_dir_all(at(name)).unwrap();
+    }
+    for name in ["d/a.parquet", "d/b.parquet", "e/c.parquet"] {
+        std::fs::write(at(name), "PAR1 rows PAR1").unwrap();
+    }
+    std::fs::hard_link(at("d/a.parquet"), at("hard.parquet")).unwrap();
+    for (target, link) in [
+        ("d/a.parquet", "l.parquet"),
+        ("l.parquet", "k.parquet"),
+        ("d", "link"),
+        ("d/a.parquet", "more/x.parquet"),
+        ("e", "more/e"),
+    ] {
+        symlink(at(target), at(link)).unwrap();
+    }
+    let options = BTreeMap::new();
+    let found = async |names: &[&str]| {
+        let urls: Vec<String> = names.iter().map(|name| at(name).to_str().unwrap().to_owned()).collect();
+        find(&urls, Access::from(&options), 10).await
+    };
+    for names in [
+        ["d", "l.parquet"],
+        ["l.parquet", "d"],
+        ["d/*.parquet", "l.parquet"],
+        ["d/a.parquet", "l.parquet"],
+        ["l.parquet", "k.parquet"],
+        ["d/a.parquet", "link/a.parquet"],
+        ["d", "link/b.parquet"],
+        ["d", "link"],
+        ["more", "d/a.parquet"],
+        ["l.parquet", "more"],
+        ["more/*.parquet", "d"],
+        ["more", "e"],
+        ["more/e/c.parquet", "e/c.parquet"],
+    ] {
+        let error = found(&names).await.unwrap_err();
+        let said = error.to_string();
+        assert!(matches!(error, Error::Config { .. }) && said.contains("is found twice"), "{names:?}: {said}");
+        for name in names {
+            assert!(said.contains(at(name).to_str().unwrap()), "{names:?}: {said}");
+        }
+    }
+    // One name, however it is written, is meant twice, and a file has as many names as no link makes.
+    for (names, expected) in [
+        (["l.parquet", "l.parquet"], ["l.parquet", "l.parquet"]),
+        (["link/a.parquet", "link/./a.parquet"], ["a.parquet", "a.parquet"]),
+        (["d/a.parquet", "d/sub/../a.parquet"], ["a.parquet", "a.parquet"]),
+        (["d/a.parquet", "hard.parquet"], ["d/a.parquet", "hard.parquet"]),
+        (["l.parquet", "d/b.parquet"], ["d/b.parquet", "l.parquet"]),
+        (["link/b.parquet", "more/x.parquet"], ["d/b.parquet", "more/x.parquet"]),
+    ] {
+        let listing = found(&names).await.unwrap();
+        assert_eq!(listing.files.iter().map(|file| &*file.name).collect::<Vec<_>>(), expected, "{names:?}");
+    }
+}

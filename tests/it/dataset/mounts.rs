@@ -234,6 +234,8 @@ fn names_that_lead_nowhere_are_told() {
     }
     let twice = rig.open(&["bow://m/a", "bow://m/a/*.parquet"]).unwrap_err();
     assert!(twice.to_string().contains("is found twice"), "{twice}");
+    let twice = rig.open(&["bow://m/a", rig.data("a").to_str().unwrap()]).unwrap_err();
+    assert!(twice.to_string().contains("is found twice"), "{twice}");
     // Among addresses of stores, files are named by their addresses.
     let mixed = rig.open(&["bow://n/part-000.parquet", rig.data("a").join("part-000.parquet").to_str().unwrap()]);
     assert_eq!(names(&mixed.unwrap())[1], "bow://n/part-000.parquet");
