@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import bowstring
 import numpy as np
@@ -53,6 +54,26 @@ def test_a_loader_whose_ranks_share_row_groups_warns_once(
     caplog.clear()
     bowstring.Loader(small, batch_size=512, rank=0, world_size=8, lanes=1)
     assert not caplog.records
+
+
+def test_a_list_that_is_not_in_file_order_warns_without_shuffle(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, name in enumerate("ab"):
+        pq.write_table(pa.table({"x": [number]}), tmp_path / f"{name}.parquet")
+
+    def opened(names: str, **options: Any) -> tuple[list[int], list[str]]:
+        caplog.clear()
+        with bowstring.Loader([tmp_path / f"{name}.parquet" for name in names], batch_size=2, **options) as loader:
+            rows = [int(x) for batch in loader for x in batch["x"]]
+        return rows, [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    rows, (said,) = opened("ba", shuffle=False)
+    assert rows == [0, 1]
+    assert "files are read in the order of their names" in said
+    assert opened("ab", shuffle=False) == ([0, 1], [])
+    assert opened("ba")[1] == []
+    assert opened("ba", shuffle=False, rank=1, world_size=2)[1] == []
 
 
 def test_large_row_groups_with_a_page_index_are_read_in_units(tmp_path: pathlib.Path) -> None:

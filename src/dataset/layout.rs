@@ -302,6 +302,7 @@ pub(super) fn gather(
         apart,
         lacking,
         untold,
+        is_reordered: false,
         decode: false,
         beside: None,
         table: None,

@@ -141,6 +141,8 @@ struct Inner {
     /// Cache that its objects are read through, if there is one.
     cache: Option<CacheReader>,
     urls: Vec<String>,
+    /// True if its files have another order than their addresses.
+    is_reordered: bool,
     cells: Option<String>,
     /// Spark's schema in the first footer, where it says more than Parquet's.
     spark: Option<String>,
@@ -263,6 +265,11 @@ impl Dataset {
     /// The addresses that it was opened at, without secrets.
     pub(crate) fn urls(&self) -> &[String] {
         &self.inner.urls
+    }
+
+    /// Returns true if its files, which are sorted by name, have another order than the addresses that lead to them.
+    pub(crate) fn is_reordered(&self) -> bool {
+        self.inner.is_reordered
     }
 
     /// Petastorm's description of the dataset, if it wrote it.

@@ -262,6 +262,7 @@ impl Dataset {
         inner.decode = options.decode;
         inner.limits = options.limits.clone();
         inner.base = listing.base();
+        inner.is_reordered = listing.is_reordered;
         inner.cache = cache;
         inner.place = listing.index.map(|(place, _)| place);
         inner.urls = urls.iter().map(|url| crate::store::display(url)).collect();

@@ -32,6 +32,7 @@ pub(super) fn any(options: &LoaderOptions, memory: BatchMemory) -> Result<Box<dy
     }
     let source = LocalSource::open_in(options.clone(), memory)?;
     source.warn_of_shared_reads(options);
+    source.warn_of_order();
     Ok(Box::new(source))
 }
 

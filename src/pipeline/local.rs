@@ -113,6 +113,16 @@ impl LocalSource {
         self.prepared.datasets()
     }
 
+    /// Warns if rows come in file order, and that is not the order of the list that names the files. The first rank does it for all.
+    pub(crate) fn warn_of_order(&self) {
+        let is_in_file_order = self.plan.spec().shuffle == Shuffle::None && self.info.share.rank == 0;
+        if is_in_file_order && self.datasets().any(Dataset::is_reordered) {
+            tracing::warn!(
+                "shuffle is off, and files are read in the order of their names, which is not that of the list of addresses"
+            );
+        }
+    }
+
     /// The minimum memory in which this rank's first epoch runs.
     pub fn memory_need(&self) -> MemoryNeed {
         self.need

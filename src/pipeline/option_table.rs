@@ -128,7 +128,7 @@ const fn entry(
 /// Every option of a loader, in the order of help texts.
 #[rustfmt::skip]
 pub const OPTIONS: &[OptionEntry] = &[
-    entry("urls", Names, "", Dataset, Never, "files, directories, globs or URLs of one dataset; with weights, one entry per dataset", ""),
+    entry("urls", Names, "", Dataset, Never, "files, directories, globs or URLs of one dataset, whose files are sorted by name, also those of a list; with weights, one entry per dataset", ""),
     entry("columns", Names, "", Columns, Asked, "columns to read, in this order, by name, glob or nested path (a.b); default: all", ""),
     entry("exclude", Names, "", Columns, Asked, "columns to leave out", ""),
     entry("nulls", Structure, "", Columns, Asked, "how nulls are delivered: error (default), mask, or a fill value; for all columns, or a mapping by column", r#"{"age": -1, "name": {"fill": ""}, "*": "mask"}"#),
@@ -159,7 +159,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("global_batch_size", whole(1, MAX_GLOBAL_BATCH), "", Loading, Asked, "rows of all ranks together per step", ""),
     entry("world_size", whole(1, RANKS), "", Loading, Never, "number of ranks; set together with rank", ""),
     entry("rank", whole(0, RANKS), "", Loading, Never, "this rank, from 0; default: from the launcher's environment", ""),
-    entry("shuffle", Switch, "true", Loading, Asked, "shuffle rows; false reads in file order", ""),
+    entry("shuffle", Switch, "true", Loading, Asked, "shuffle rows; false reads in file order: files are sorted by name, also those of a list", ""),
     entry("seed", whole(0, ANY), "0", Loading, Asked, "seed of the shuffle and of random augmentation", ""),
     entry("lanes", whole(1, MAX_LANES as u64), "", Loading, Asked, "number of lanes; default: chosen from the global batch size and the data", ""),
     entry("window_rows", whole(1, MAX_WINDOW_ROWS), "", Loading, Asked, "rows of a lane that are shuffled together", ""),

@@ -39,6 +39,7 @@ pub struct LoaderOptions {
     /// Rows of all ranks together per step; it must stay the same for an elastic resume.
     pub global_batch_size: Option<u64>,
     /// Shuffle rows; `false` delivers them in file order: a step of all ranks together has consecutive rows, unless `lanes` is given.
+    /// Files are sorted by name, also those of a list.
     pub shuffle: bool,
     /// Seed of the order and of random augmentation.
     pub seed: u64,

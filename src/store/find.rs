@@ -46,6 +46,8 @@ pub struct Listing {
     pub(crate) index: Option<(Found, bool)>,
     /// The one address, if it is a table of Delta Lake or Iceberg: that says which files are data, and nothing else was listed.
     pub(crate) table: Option<FoundTable>,
+    /// True if sorting took the files out of the order of the addresses.
+    pub(crate) is_reordered: bool,
 }
 
 impl Listing {
@@ -80,7 +82,7 @@ pub async fn find(urls: &[String], access: Access<'_>, max_files: usize) -> Resu
 async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<Listing> {
     let mut stores = Stores::new(access)?;
     let (mut all, mut named_by) = (Vec::new(), Vec::new());
-    for url in urls {
+    for (number, url) in urls.iter().enumerate() {
         let hits = if is_mounted(url) {
             mounted(&mut stores, url, max_files).await?
         } else {
@@ -104,7 +106,7 @@ async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<
             };
             return Err(Error::NotFound { what: format!("Parquet files at {}", display(url)), hint });
         }
-        named_by.extend(hits.iter().map(|_| url));
+        named_by.extend(hits.iter().map(|_| (number, url)));
         all.extend(hits);
     }
     let common = Common::of(&all);
@@ -112,7 +114,7 @@ async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<
     let mut seen: BTreeMap<String, (&str, &Hits)> = BTreeMap::new();
     let are_many = all.len() > 1;
     let mut found = Vec::new();
-    for (hits, url) in all.iter().zip(named_by) {
+    for (hits, (number, url)) in all.iter().zip(named_by) {
         for (path, size, stamp) in &hits.files {
             let name = common.name(hits, path);
             // One address leads to nothing twice.
@@ -127,18 +129,20 @@ async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<
                 }
             }
             let (place, path, stamp) = (hits.place.clone(), path.clone(), stamp.clone());
-            found.push(Found { place, path, name, size: *size, stamp });
+            found.push((number, Found { place, path, name, size: *size, stamp }));
         }
     }
     check_count(found.len(), max_files)?;
-    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+    let is_reordered = !found.is_sorted_by_key(|(number, _)| *number);
+    let files = found.into_iter().map(|(_, file)| file).collect();
     let namespace = common.in_namespace();
     let root = common.directory(&all);
     let (index, table) = match <[Hits; 1]>::try_from(all) {
         Ok([hits]) => (hits.index, hits.table),
         Err(_) => (None, None),
     };
-    Ok(Listing { files: found, root, namespace, index, table })
+    Ok(Listing { files, root, namespace, index, table, is_reordered })
 }
 
 /// The error for a table among other addresses: its log alone says what is in it, and in which version.

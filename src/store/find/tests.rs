@@ -185,3 +185,26 @@ async fn a_file_that_a_list_leads_to_by_two_names_is_an_error_that_has_both() {
         assert_eq!(listing.files.iter().map(|file| &*file.name).collect::<Vec<_>>(), expected, "{names:?}");
     }
 }
+
+#[tokio::test]
+async fn a_listing_says_whether_its_files_are_in_the_order_of_their_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::create_dir(at("d")).unwrap();
+    for name in ["a.parquet", "d/b.parquet", "d/c.parquet", "e.parquet"] {
+        std::fs::write(at(name), "").unwrap();
+    }
+    let options = BTreeMap::new();
+    for (names, is_reordered) in [
+        (&["d"][..], false),
+        (&["a.parquet", "d", "e.parquet"], false),
+        (&["a.parquet", "a.parquet", "d/*.parquet"], false),
+        (&["d/c.parquet", "d/b.parquet"], true),
+        (&["a.parquet", "e.parquet", "a.parquet"], true),
+        (&["d", "a.parquet"], true),
+    ] {
+        let urls: Vec<String> = names.iter().map(|name| at(name)).collect();
+        let listing = find(&urls, Access::from(&options), 10).await.unwrap();
+        assert_eq!(listing.is_reordered, is_reordered, "{names:?}");
+    }
+}
