@@ -63,7 +63,8 @@ class Comparison:
     rows: tuple[int, int]
     """Their rows."""
     columns: list[dict[str, Any]]
-    """For each column its ``name``, its ``types`` and ``nulls`` on either side, and whether its values are ``equal``."""
+    """For each column its ``name``, its ``types`` and ``nulls`` on either side, and whether its values are ``equal``. The nulls of
+    a column that only one side has are not counted: None."""
     only_first: int
     """Number of rows only in the first."""
     only_second: int

@@ -79,7 +79,7 @@ impl fmt::Display for Found {
         let mut table = Table::new(&["column", "in A", "in B", ">nulls in A", ">nulls in B", "values"]);
         for column in &found.columns {
             let [a, b] = column.types.each_ref().map(|kind| kind.clone().unwrap_or_else(|| "missing".to_owned()));
-            let [null_a, null_b] = column.nulls.map(count);
+            let [null_a, null_b] = column.nulls.map(|nulls| nulls.map_or_else(|| "-".to_owned(), count));
             let values = if column.equal { "same" } else { "DIFFERENT" };
             table.row([column.name.clone(), a, b, null_a, null_b, values.to_owned()]);
         }

@@ -30,8 +30,8 @@ pub struct ColumnVerdict {
     pub name: String,
     /// Its type on either side; `None` if it is missing there.
     pub types: [Option<String>; 2],
-    /// Number of null cells on either side.
-    pub nulls: [u64; 2],
+    /// Number of null cells on either side; `None` if they were not counted, as of a column that only one side has.
+    pub nulls: [Option<u64>; 2],
     /// True if its cells are the same, in any order.
     pub equal: bool,
 }
@@ -101,7 +101,7 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions, progress: &Progress) -
         columns.push(ColumnVerdict {
             name: name.clone(),
             types: [of(&*first), of(&*second)],
-            nulls: found.map(|column| column.map_or(0, |column| column.nulls)),
+            nulls: found.map(|column| column.map(|column| column.nulls)),
             equal,
         });
     }

@@ -52,6 +52,33 @@ fn a_finished_conversion_is_not_done_again() {
     assert_eq!(names(directory.path()), ["out", "src"]);
 }
 
+#[test]
+fn nulls_of_a_column_that_one_dataset_lacks_are_not_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let ids: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+    let label: ArrayRef = Arc::new(Int64Array::from(vec![None, Some(3)]));
+    parquet(&at("a.parquet"), &batch(vec![("id", Arc::clone(&ids)), ("label", label)]));
+    parquet(&at("b.parquet"), &batch(vec![("id", ids)]));
+    let found = compared(&at("a.parquet"), &at("b.parquet"), &ConvertOptions::default()).unwrap();
+    let nulls: Vec<_> = found.columns.iter().map(|column| (column.name.as_str(), column.nulls, column.equal)).collect();
+    assert_eq!(nulls, [("id", [Some(0); 2], true), ("label", [None; 2], false)]);
+    #[cfg(feature = "cli")]
+    {
+        let (a, b) = (text(&at("a.parquet")), text(&at("b.parquet")));
+        let said = |more: &[&str]| {
+            let output = bowstring().args(["verify", &a, &b]).args(more).output().unwrap();
+            assert_eq!(output.status.code(), Some(3), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let shown = said(&[]);
+        let line: Vec<&str> = shown.lines().find(|line| line.contains("label")).unwrap().split_whitespace().collect();
+        assert!(line.ends_with(&["-", "-", "DIFFERENT"]), "{shown}");
+        let json: serde_json::Value = serde_json::from_str(&said(&["--json"])).unwrap();
+        assert_eq!(json["columns"][1]["nulls"], serde_json::json!([null, null]));
+    }
+}
+
 /// Converts `src` once more: done already, or refused because it is another conversion now.
 fn is_done(src: &Path, out: &Path, options: &ConvertOptions) -> bool {
     match run(src, out, options) {
