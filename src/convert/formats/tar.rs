@@ -1,6 +1,6 @@
 //! Tar files, read sequentially: nothing is extracted, and no name is used as a path.
 //!
-//! Only regular files are members. Links, devices and sparse files are refused, as are names that lead outside, and long names and
+//! Only regular files are members, but for those that webdataset skips, such as `__index__/info.json`. Links, devices and sparse files are refused, as are names that lead outside, and long names and
 //! extended headers of more than a megabyte. The crate `tar` reads long names and extended headers whole before they can be refused,
 //! and its errors have no offset.
 
@@ -32,6 +32,12 @@ pub struct Entry {
     pub size: u64,
     /// Offset of its header.
     pub offset: u64,
+}
+
+/// Returns true for the name of a member that is no part of a sample to webdataset: its first part is enclosed in `__`.
+pub(crate) fn is_skipped(name: &str) -> bool {
+    let first = name.split('/').next().unwrap_or(name);
+    first.strip_prefix("__").is_some_and(|rest| rest.ends_with("__"))
 }
 
 /// Reads the members of one tar file, plain or compressed with gzip or zstd.
@@ -134,7 +140,11 @@ impl TarReader {
                     if name.ends_with('/') && bytes == 0 {
                         continue;
                     }
+                    let is_skipped = is_skipped(&name);
                     let name = self.safe(&name, offset)?;
+                    if is_skipped {
+                        continue;
+                    }
                     return Ok(Some(Entry { name, size: bytes, offset }));
                 }
                 b'5' => name = None,
@@ -386,6 +396,23 @@ mod tests {
         }
         let joined = [&out[..], &out[..]].concat();
         assert!(read(&joined).unwrap_err().to_string().contains("end mark"));
+    }
+
+    #[test]
+    fn what_webdataset_skips_is_no_member() {
+        // webdataset matches names with `__[^/]*__($|/)` as they are stored.
+        let skipped = ["__index__/info.json", "__a__/b/c.txt", "____/x.txt", "__a.b__/x.txt", "__meta__", "__a.b__"];
+        let given =
+            ["__a/x.txt", "a__/x.txt", "b/__a__/x.txt", "___/x.txt", "__a__.txt", "./__a__/x.txt", "__a__b/x.txt"];
+        let mut out = Vec::new();
+        for name in skipped.iter().chain(&given) {
+            write_member(name, name.as_bytes(), &mut out);
+        }
+        out.extend_from_slice(&END);
+        let found = read(&out).unwrap();
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, given.map(|name| name.trim_start_matches("./")));
+        assert!(found.iter().all(|(name, content)| content.ends_with(name.as_bytes())), "the bytes of another one");
     }
 
     #[test]

@@ -174,7 +174,8 @@ impl TarRows {
     fn key(&self, keys: Option<&ArrayRef>, at: usize) -> Result<String> {
         let Some(keys) = keys else { return Ok(format!("{}_{:08}", self.prefix, self.rows)) };
         let wrong = |what: &str| {
-            let hint = "a key is a relative path whose last part has no dot; leave the column out for numbers";
+            let hint = "a key is a relative path whose last part has no dot, and whose first directory, if there is one, has no name like \
+                        __this__, which webdataset skips; leave the column out for numbers";
             refused_value(Format::Webdataset, KEY, at, what, hint)
         };
         if keys.is_null(at) {
@@ -184,7 +185,8 @@ impl TarRows {
         let parts = || key.split('/');
         let bad = key.contains(['\0', '\\'])
             || parts().any(|part| matches!(part, "" | "." | ".."))
-            || parts().next_back().is_none_or(|last| last.contains('.'));
+            || parts().next_back().is_none_or(|last| last.contains('.'))
+            || key.contains('/') && tar::is_skipped(key);
         if bad {
             return Err(wrong(&format!("the key {:?}", key.chars().take(60).collect::<String>())));
         }
@@ -279,6 +281,7 @@ impl Rows for TarRows {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::StringArray;
     use arrow::datatypes::{Field, Metadata, Schema};
 
     use super::*;
@@ -313,6 +316,25 @@ mod tests {
         }
         let fields = vec![Field::new(KEY, DataType::LargeUtf8, false), Field::new("a", DataType::Utf8, true)];
         sink(&Arc::new(Schema::new(fields)), &ConvertOptions::default()).unwrap();
+    }
+
+    #[test]
+    fn a_key_that_webdataset_skips_is_refused() {
+        let fields = vec![Field::new(KEY, DataType::Utf8, false), Field::new("a", DataType::Utf8, true)];
+        let schema = Arc::new(Schema::new(fields));
+        let written = |key: &str| {
+            let texts = [key, "x"].map(|text| Arc::new(StringArray::from(vec![text])) as ArrayRef);
+            let batch = RecordBatch::try_new(Arc::clone(&schema), texts.to_vec()).unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            sink(&schema, &ConvertOptions::default()).unwrap().writer(directory.path(), "0").unwrap().write(&batch)
+        };
+        for key in ["__b__/2", "____/2", "__b.c__/d/2"] {
+            let said = written(key).unwrap_err().to_string();
+            assert!(said.contains(key) && said.contains("webdataset skips"), "{said}");
+        }
+        for key in ["__b__", "a/__b__/2", "__b/2", "b__/2", "___/2"] {
+            written(key).unwrap();
+        }
     }
 
     #[test]
