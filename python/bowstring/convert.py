@@ -47,7 +47,8 @@ class Report:
     unchanged: bool
     """True if the destination existed, made from the same source with the same options, with unchanged files."""
     verified: bool
-    """True if the source was counted by other means, and the written rows were read again and found equal."""
+    """True if the source was counted by other means, and the written rows were read again and found equal, now or when they were
+    made."""
     seconds: float
     """Duration in seconds."""
     schema: dict[str, str]

@@ -138,7 +138,7 @@ mod tests {
             };
             let job = Job::new(&src.to_string_lossy(), &dst, &options).unwrap();
             let (staging, _) =
-                Staging::open(&dst, (&job.fingerprint, "/src"), false, options.replace(), &options.limits).unwrap();
+                Staging::open(&dst, job.noted("/src"), false, options.replace(), &options.limits).unwrap();
             let done = |read: u64, rows: u64, filed: u64| {
                 let part = Part { name: "x".into(), rows: filed, bytes: 0, extra: Value::Null };
                 vec![Done { task: 0, parts: vec![part], digest: None, rows, read }]

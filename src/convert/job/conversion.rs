@@ -49,7 +49,7 @@ pub struct Report {
     pub resumed_tasks: usize,
     /// True if the destination already existed, made from the same source with the same options, and its files were unchanged.
     pub unchanged: bool,
-    /// True if the output was read again and found equal.
+    /// True if the output was read again and found equal, now or when it was made.
     pub verified: bool,
     /// Duration in seconds.
     pub seconds: f64,
@@ -111,7 +111,7 @@ pub fn work(
     progress: &Progress,
 ) -> Result<String> {
     let job = Job::new(src, directory, options)?;
-    if job.fingerprint != fingerprint {
+    if job.identity.fingerprint != fingerprint {
         let problem =
             format!("{}: this process sees another source than the one that began", crate::store::display(src));
         return Err(Error::config("src", problem));
@@ -125,7 +125,7 @@ pub fn work(
     } else {
         flush_all(directory, &done.parts)?;
     }
-    let worked = Worked { fingerprint: job.fingerprint, done };
+    let worked = Worked { fingerprint: job.identity.fingerprint, done };
     serde_json::to_string(&worked).map_err(|error| failed("describe", directory, std::io::Error::from(error)))
 }
 
@@ -139,21 +139,21 @@ impl Conversion {
         destination::check(src, dst)?;
         let job = Job::new(src, dst, options)?;
         let source = address(src);
-        let identity = (&*job.fingerprint, &*source);
         // Overwriting always makes the dataset again, but one that was killed when it had published its files is over.
         let found = match options.overwrite && !(options.resume && publish::is_published(dst)) {
             true => Found::Nothing,
             false => finished(dst, &job, &source)?,
         };
         if !options.overwrite {
-            found.check_current(dst)?;
+            found.check_current(dst, options)?;
         }
         match found {
-            Found::Whole(found) => {
+            Found::Whole { success, verified } if verified || !options.verify => {
                 publish::sweep(dst)?;
-                let number = |name: &str| found.get(name).and_then(Value::as_u64).unwrap_or_default();
+                let number = |name: &str| success.get(name).and_then(Value::as_u64).unwrap_or_default();
                 let (rows, files, bytes) = (number("rows"), number("files") as usize, number("bytes"));
-                return Ok(Begun::Unchanged(Report { unchanged: true, ..report(&job, rows, files, bytes, started) }));
+                let report = report(&job, rows, files, bytes, started);
+                return Ok(Begun::Unchanged(Report { unchanged: true, verified, ..report }));
             }
             Found::Changed(why) if !options.overwrite => {
                 let shown = dst.display();
@@ -162,9 +162,10 @@ impl Conversion {
                 );
                 return Err(Error::config("overwrite", problem));
             }
-            Found::Changed(_) | Found::Former | Found::Nothing => {}
+            Found::Changed(_) | Found::Former | Found::Nothing | Found::Other(_) | Found::Whole { .. } => {}
         }
-        let (staging, mut done) = Staging::open(dst, identity, options.resume, options.replace(), &options.limits)?;
+        let noted = job.noted(&source);
+        let (staging, mut done) = Staging::open(dst, noted, options.resume, options.replace(), &options.limits)?;
         done.retain(|done| done.task < job.units);
         let resumed = done.len();
         Ok(Begun::Open(Box::new(Self { job, staging: Some(staging), done, resumed, source, started })))
@@ -202,7 +203,7 @@ impl Conversion {
 
     /// Returns the fingerprint that [`work`] must find too.
     pub fn fingerprint(&self) -> &str {
-        &self.job.fingerprint
+        &self.job.identity.fingerprint
     }
 
     /// Makes a new directory that exists until the conversion ends, or this is called again; [`work`] gets directories in it. Tasks of
@@ -211,7 +212,7 @@ impl Conversion {
     /// # Errors
     /// `Store` if it cannot be made.
     pub fn attempts(&self) -> Result<PathBuf> {
-        self.staging.as_ref().ok_or_else(over)?.attempts(&self.job.fingerprint)
+        self.staging.as_ref().ok_or_else(over)?.attempts(&self.job.identity.fingerprint)
     }
 
     /// Takes over what [`work`] did in `directory`. A task that was adopted before is skipped: of two attempts, one counts.
@@ -222,7 +223,8 @@ impl Conversion {
         let staging = self.staging.as_ref().ok_or_else(over)?;
         let wrong = |why: String| Error::config("worked", why);
         let Worked { fingerprint, done } = serde_json::from_str(worked).map_err(|error| wrong(error.to_string()))?;
-        if fingerprint != self.job.fingerprint {
+        let lacks_digest = self.job.options.verify && done.digest.is_none();
+        if fingerprint != self.job.identity.fingerprint || lacks_digest {
             return Err(wrong(format!("task {} is of another source or other options", done.task)));
         }
         if done.task >= self.job.tasks.len() {
@@ -253,8 +255,9 @@ impl Conversion {
         let bytes = named.iter().map(|part| part.bytes).sum();
         let success = json!({
             "bowstring": env!("CARGO_PKG_VERSION"),
-            "fingerprint": job.fingerprint,
-            "settings": job.settings,
+            "fingerprint": job.identity.fingerprint,
+            "settings": job.identity.settings,
+            "verified": verified,
             "format": job.sink.format(),
             "source": source,
             "rows": rows,

@@ -26,11 +26,11 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::apart::{apart, spared};
-use self::journal::Done;
+use self::journal::{Done, Noted};
 use self::resize::Resizer;
 use self::tasks::tasks;
 use crate::convert::budget::Budget;
@@ -54,6 +54,14 @@ pub use self::conversion::{Begun, Conversion, Report, convert, work};
 pub use self::plan::{Plan, plan};
 pub use self::publish::is_unfinished;
 
+/// What a conversion is known by: its source and its options, but for those that change nothing about the output.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) fingerprint: String,
+    /// The fingerprint without the versions of the files.
+    pub(crate) settings: String,
+}
+
 /// A conversion that is ready to run: nothing has been written.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -72,9 +80,9 @@ pub(crate) struct Job {
     pub(crate) units: usize,
     /// Files of each task, if their number is given.
     files: Option<Vec<usize>>,
-    pub(crate) fingerprint: String,
-    /// The fingerprint without the versions of the files.
-    pub(crate) settings: String,
+    pub(crate) identity: Identity,
+    /// The identity that former versions gave it if it was verified.
+    former: Identity,
     sample: RecordBatch,
     /// The shard that the sample comes from.
     sampled: usize,
@@ -159,8 +167,7 @@ impl Job {
         let unwritten: BTreeMap<&str, String> = unwritten
             .filter_map(|field| Some((field.name().as_str(), type_text(options.schema.as_ref()?.get(field.name())?))))
             .collect();
-        let (fingerprint, settings) =
-            fingerprint(&*source, to, &schema, &unwritten, options, condition.as_ref(), buckets);
+        let [identity, former] = identities(&*source, to, &schema, &unwritten, options, condition.as_ref(), buckets);
         let ahead = is_remote(src) && !source.format().is_dataset();
         let read_ahead = if ahead { remote::READS * options.read_bytes() } else { 0 };
         let options = options.clone();
@@ -175,13 +182,19 @@ impl Job {
             tasks,
             units,
             files,
-            fingerprint,
-            settings,
+            identity,
+            former,
             sample,
             sampled,
             read_ahead,
             options,
         })
+    }
+
+    /// Returns what a journal of this conversion, of the source at this address, says.
+    pub(crate) fn noted<'a>(&'a self, source: &'a str) -> Noted<'a> {
+        let [fingerprint, former] = [&self.identity, &self.former].map(|identity| identity.fingerprint.as_str());
+        Noted { fingerprint, former, source, verify: self.options.verify }
     }
 
     /// Returns the bytes of the source.
@@ -229,9 +242,9 @@ fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> 
     Ok((RecordBatch::new_empty(Arc::new(schema)), 0))
 }
 
-/// Computes the identity of a conversion, with the versions of the source's files and without them. Parts that few conversions have are left
-/// out of the others, so that what a former version began is resumed.
-fn fingerprint(
+/// Computes the identity of a conversion, and the one that former versions gave it if it was verified. Parts that few conversions have are
+/// left out of the others, so that what a former version began is resumed.
+fn identities(
     source: &dyn Source,
     to: Format,
     schema: &Schema,
@@ -239,8 +252,8 @@ fn fingerprint(
     options: &ConvertOptions,
     condition: Option<&Expr>,
     buckets: Option<usize>,
-) -> (String, String) {
-    let (images, verify) = (&options.images, options.verify);
+) -> [Identity; 2] {
+    let images = &options.images;
     let mut options = json!({
         "version": 1,
         "from": source.format(),
@@ -255,14 +268,10 @@ fn fingerprint(
         "shuffle": options.shuffle,
         "shards": options.shards,
         "filter": condition.map(ToString::to_string),
-        "verify": options.verify,
+        "verify": false,
     });
     if !images.is_empty() {
         options["images"] = json!(images);
-    }
-    // Digests of cells with arrays are not those of a former version.
-    if verify && schema.fields().iter().any(|field| field.data_type().is_binary()) {
-        options["digest"] = json!(2);
     }
     if !unwritten.is_empty() {
         options["unwritten"] = json!(unwritten);
@@ -271,6 +280,17 @@ fn fingerprint(
         // Version of the order, and the layout of scattered files.
         options["order"] = json!({ "version": buckets::ORDER, "buckets": buckets });
     }
+    let own = identity(source, &options);
+    options["verify"] = json!(true);
+    // Digests of cells with arrays were others before.
+    if schema.fields().iter().any(|field| field.data_type().is_binary()) {
+        options["digest"] = json!(2);
+    }
+    [own, identity(source, &options)]
+}
+
+/// The identity of a conversion of `source` with these options.
+fn identity(source: &dyn Source, options: &Value) -> Identity {
     let mut settings = Sha256::new();
     settings.update(options.to_string());
     let mut hash = settings.clone();
@@ -282,5 +302,5 @@ fn fingerprint(
         }
         hash.update(&shard.stamp);
     }
-    (hex::of(hash.finalize()), hex::of(settings.finalize()))
+    Identity { fingerprint: hex::of(hash.finalize()), settings: hex::of(settings.finalize()) }
 }

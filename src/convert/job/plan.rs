@@ -56,8 +56,8 @@ pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
         true => Found::Nothing,
         false => finished(dst, &job, &address(src))?,
     };
-    found.check_current(dst)?;
-    let unchanged = matches!(found, Found::Whole(_));
+    found.check_current(dst, options)?;
+    let unchanged = matches!(found, Found::Whole { .. });
     if !unchanged {
         Destination::of(dst, "dst")?.vacant(options.replace())?;
     }

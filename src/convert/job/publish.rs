@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::contents;
-use super::journal::{Done, Found, Journal};
+use super::journal::{Done, Found, Journal, Noted};
 use crate::convert::budget::Progress;
 use crate::convert::errors::differs;
 use crate::convert::limits::Limits;
@@ -69,15 +69,14 @@ fn whole(path: &Path, part: &Part) -> Result<()> {
 }
 
 impl Staging {
-    /// Opens the hidden directory for `destination`, with the tasks that were finished in it before. The fingerprint and the address of the
-    /// source are its `identity`.
+    /// Opens the hidden directory for `destination` and the conversion `noted`, with the tasks that were finished in it before.
     ///
     /// # Errors
     /// `Config` naming `overwrite` or `overwrite_foreign` if something is at the destination, and `resume` if a conversion was
     /// interrupted; `Closed` if another process works there; `Store`.
     pub(crate) fn open(
         destination: &Path,
-        identity: (&str, &str),
+        noted: Noted<'_>,
         resume: bool,
         replace: Replace,
         limits: &Limits,
@@ -99,7 +98,7 @@ impl Staging {
         destination.vacant(replace)?;
         let found = match before.take() {
             Some(before) if resume || !replace.overwrite => {
-                match Journal::reopen(&before.at().join(JOURNAL), identity, limits.max_index_bytes)? {
+                match Journal::reopen(&before.at().join(JOURNAL), noted, limits.max_index_bytes)? {
                     Found::Same(journal, done) if resume => {
                         let lock = lock.take()?;
                         return Ok((Self { pinned: before, hidden, destination, replace, journal, lock }, done));
@@ -110,10 +109,14 @@ impl Staging {
             _ => Found::Nothing,
         };
         match found {
-            Found::Same(..) | Found::Other if !replace.overwrite => {
+            Found::Unverified | Found::Same(..) | Found::Other if !replace.overwrite => {
                 let shown = shown(&hidden);
                 let shown = shown.display();
-                let problem = if resume {
+                let problem = if resume && matches!(found, Found::Unverified) {
+                    format!(
+                        "{shown} has tasks that were finished without verify; go on without it, or set overwrite to start again"
+                    )
+                } else if resume {
                     format!(
                         "{shown} is of other options, or of another source or another version of its files; set overwrite to start again"
                     )
@@ -138,7 +141,7 @@ impl Staging {
         for path in ["tasks", DATA].map(|name| pinned.at().join(name)) {
             fs::create_dir(&path).map_err(|error| failed("create", &path, error))?;
         }
-        let journal = Journal::create(&pinned.at().join(JOURNAL), identity)?;
+        let journal = Journal::create(&pinned.at().join(JOURNAL), noted)?;
         Ok((Self { pinned, hidden, destination, replace, journal, lock: lock.take()? }, Vec::new()))
     }
 
@@ -332,7 +335,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let options = ConvertOptions::default();
         let dst = directory.path().join("out");
-        let (staging, _) = Staging::open(&dst, ("x", "/src"), false, options.replace(), &options.limits).unwrap();
+        let noted = Noted { fingerprint: "x", former: "", source: "/src", verify: false };
+        let (staging, _) = Staging::open(&dst, noted, false, options.replace(), &options.limits).unwrap();
         let file = staging.task(0).unwrap().join("a.jpg");
         let part = Part { name: "a.jpg".into(), rows: 1, bytes: 3, extra: Value::Null };
         let done = [Done { task: 0, parts: vec![part.clone()], digest: None, rows: 1, read: 1 }];

@@ -106,6 +106,30 @@ fn what_is_asked_to_stop_at_its_end_publishes_nothing_and_is_resumed() {
     }
 }
 
+#[test]
+fn what_was_begun_to_be_verified_is_resumed_without() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    numbers(&at("src"), 2, 50);
+    let plain = to(Format::Csv);
+    let verified = ConvertOptions { verify: true, ..plain.clone() };
+    let resumed =
+        |options: &ConvertOptions| run(&at("src"), &at("out"), &ConvertOptions { resume: true, ..options.clone() });
+    drop(unpublished(&at("src"), &at("out"), &verified));
+    let done = resumed(&plain).unwrap();
+    assert_eq!((done.resumed_tasks, done.verified), (done.tasks, false));
+    fs::remove_dir_all(at("out")).unwrap();
+    // The rows of finished tasks cannot be compared if nothing was noted of them.
+    drop(unpublished(&at("src"), &at("out"), &plain));
+    let (error, said) = kind(resumed(&verified));
+    assert!(matches!(error, Error::Config { option: "resume", .. }) && said.contains("without verify"), "{said}");
+    assert_eq!(resumed(&plain).unwrap().resumed_tasks, done.tasks);
+    fs::remove_dir_all(at("out")).unwrap();
+    drop(unpublished(&at("src"), &at("out"), &plain));
+    let anew = resumed(&ConvertOptions { overwrite: true, ..verified }).unwrap();
+    assert_eq!((anew.resumed_tasks, anew.verified), (0, true));
+}
+
 /// Makes rows of some 40 MiB in Parquet, so that a shuffle has several buckets.
 fn large(directory: &Path) {
     fs::create_dir_all(directory).unwrap();

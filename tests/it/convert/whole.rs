@@ -41,15 +41,42 @@ fn a_finished_conversion_is_not_done_again() {
     assert!(plan(&text(&src), &out, &to(Format::Tfrecord)).unwrap().unchanged);
     assert_eq!(fs::metadata(out.join("part-00000.tfrecord")).unwrap().modified().unwrap(), before);
     // Other options, or another source, make another conversion.
-    let (error, _) = kind(run(&src, &out, &to(Format::Csv)));
-    assert!(matches!(error, Error::Config { option: "overwrite", .. }));
+    let refused = |src: &Path, format: Format, what: &str| {
+        let (error, said) = kind(run(src, &out, &to(format)));
+        assert!(matches!(error, Error::Config { option: "overwrite", .. }) && said.contains(what), "{said}");
+        let said = plan(&text(src), &out, &to(format)).unwrap_err().to_string();
+        assert!(said.contains(what), "{said}");
+    };
+    refused(&src, Format::Csv, "was made with other options, or from other files");
+    refused(&src.join("part-000.parquet"), Format::Tfrecord, "which is another source");
     numbers(&src, 4, 50);
-    let (error, _) = kind(run(&src, &out, &to(Format::Tfrecord)));
-    assert!(matches!(error, Error::Config { option: "overwrite", .. }));
+    refused(&src, Format::Tfrecord, "was made with other options, or from other files");
     let replaced = run(&src, &out, &ConvertOptions { overwrite: true, ..to(Format::Tfrecord) }).unwrap();
     assert_eq!((replaced.rows, replaced.unchanged), (200, false));
     same(&src, &out);
     assert_eq!(names(directory.path()), ["out", "src"]);
+}
+
+#[test]
+fn what_was_verified_is_done_whether_it_is_to_be_verified_or_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    numbers(&at("src"), 2, 50);
+    let plain = to(Format::Parquet);
+    let verified = ConvertOptions { verify: true, ..plain.clone() };
+    assert!(run(&at("src"), &at("out"), &verified).unwrap().verified);
+    for options in [&plain, &verified] {
+        let again = run(&at("src"), &at("out"), options).unwrap();
+        assert!(again.unchanged && again.verified, "{again:?}");
+    }
+    // What was not is not taken for it.
+    run(&at("src"), &at("other"), &plain).unwrap();
+    let again = run(&at("src"), &at("other"), &plain).unwrap();
+    assert!(again.unchanged && !again.verified, "{again:?}");
+    let (error, said) = kind(run(&at("src"), &at("other"), &verified));
+    assert!(matches!(error, Error::Config { option: "overwrite", .. }) && said.contains("without verify"), "{said}");
+    let again = run(&at("src"), &at("other"), &ConvertOptions { overwrite: true, ..verified.clone() }).unwrap();
+    assert!(again.verified && run(&at("src"), &at("other"), &verified).unwrap().unchanged);
 }
 
 #[test]
