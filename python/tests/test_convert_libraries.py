@@ -194,6 +194,23 @@ def test_datasets_and_we_read_each_others_files(table: tuple[pa.Table, pathlib.P
     assert read(tmp_path / "parquet").to_pydict() == source.to_pydict()
 
 
+def test_features_of_datasets_stay_with_their_columns(tmp_path: pathlib.Path) -> None:
+    datasets = needs("datasets")
+    label = datasets.ClassLabel(names=["neg", "pos"])
+    # The members of a struct have an order, other than that of their names here.
+    features = datasets.Features(
+        {"label": label, "image": datasets.Image(), "s": {"z": label, "a": datasets.Value("string")}}
+    )
+    rows = {"label": [0, 1], "image": [{"bytes": b"x", "path": None}] * 2, "s": [{"z": 1, "a": "x"}] * 2}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "hub.parquet")
+    bowstring.convert(tmp_path / "hub.parquet", tmp_path / "ours", to="parquet", verify=True)
+    bowstring.convert(tmp_path / "ours", tmp_path / "saved", to="datasets", verify=True)
+    assert datasets.load_from_disk(str(tmp_path / "saved")).features == features
+    with bowstring.Loader(tmp_path / "ours", batch_size=2, exclude=["s"]) as loader:
+        assert loader.classes == {"label": ["neg", "pos"]}
+        assert list(next(iter(loader))) == ["label", "image"]
+
+
 def test_numpy_and_pillow_read_our_folders(photos: pathlib.Path, tmp_path: pathlib.Path) -> None:
     image = needs("PIL.Image")
     bowstring.convert(photos, tmp_path / "folder", to="images", columns=["image", "label"])

@@ -43,6 +43,15 @@ pub trait Source: Send + Sync + Debug {
     /// Returns the local files that it reads.
     fn paths(&self) -> Vec<PathBuf>;
 
+    /// Checks that the values of the columns with these numbers mean the same in all files.
+    ///
+    /// # Errors
+    /// `Mismatch` naming a column, and two files in which it means something else.
+    fn agree(&self, columns: &[usize]) -> Result<()> {
+        let _ = columns;
+        Ok(())
+    }
+
     /// Reads shard number `shard`: the columns with these ascending numbers, in batches of some megabytes. Memory that the format keeps
     /// while reading is taken from `budget`.
     ///

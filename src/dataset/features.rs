@@ -9,6 +9,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use parquet::basic::LogicalType;
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{Dataset, Layout};
 use crate::error::{Error, Result};
@@ -18,7 +19,7 @@ use crate::schema::{CLASSES_KEY, FEATURE_KEY, Feature, holds_image, is_matrix, i
 pub(super) const SPARK_ROW: &str = "org.apache.spark.sql.parquet.row.metadata";
 
 /// The key of an Arrow schema under which Hugging Face leaves its features.
-pub(super) const HUGGING_FACE: &str = "huggingface";
+pub(crate) const HUGGING_FACE: &str = "huggingface";
 
 /// Most characters of class names in errors.
 const SHOWN: usize = 200;
@@ -36,6 +37,18 @@ struct SparkField {
     ty: Value,
     #[serde(default)]
     metadata: Value,
+}
+
+/// Hugging Face's description of columns.
+#[derive(Deserialize)]
+struct Description {
+    info: Info,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    /// By the name of the column: the order of a struct's members matters, so they stay text.
+    features: Option<BTreeMap<String, Box<RawValue>>>,
 }
 
 /// Returns true if Spark's schema says more than Parquet's.
@@ -78,6 +91,23 @@ impl Dataset {
         let schema = self.schema();
         let fields: Vec<Arc<Field>> = schema.fields().iter().map(marked).collect();
         Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+    }
+
+    /// What Hugging Face's descriptions in all files say of the columns, as one of them.
+    #[cfg(feature = "convert")]
+    pub(crate) fn hugging_face(&self) -> Option<String> {
+        let names = self.schema().fields().iter().map(|field| field.name().as_str());
+        description(&self.inner.described.columns, names)
+    }
+
+    /// Checks that the class names in `columns` are those of all files.
+    ///
+    /// # Errors
+    /// As of [`check_classes`](Self::check_classes).
+    #[cfg(feature = "convert")]
+    pub(crate) fn check_classes_below(&self, columns: &[&str]) -> Result<()> {
+        let labels = self.inner.described.contradictions.keys().map(String::as_str);
+        self.check_classes(labels.filter(|label| columns.iter().any(|column| is_below(label, column))))
     }
 
     /// Checks that the class names of `labels`, columns of integers by their dotted names, are those of all files.
@@ -142,6 +172,8 @@ impl HuggingFace {
 /// What Hugging Face's descriptions in all files say together.
 #[derive(Debug, Default)]
 pub(super) struct Described {
+    /// What is said of each root column, as it is written in the last file that says more of it than those before.
+    columns: BTreeMap<String, Box<RawValue>>,
     /// The feature of each column, by its dotted name, and the file that says so.
     features: BTreeMap<String, (HuggingFace, Arc<str>)>,
     /// The first contradiction of each column.
@@ -158,10 +190,8 @@ struct Contradiction {
 impl Described {
     /// The names of the classes of `root` and of what lies below it, by dotted name, as JSON; nothing if there are none.
     fn classes_below(&self, root: &str) -> Option<String> {
-        let is_below =
-            |path: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
         let below = self.features.range(root.to_owned()..).take_while(|(path, _)| path.starts_with(root));
-        let classes = below.filter(|(path, _)| is_below(path)).filter_map(|(path, (told, _))| {
+        let classes = below.filter(|(path, _)| is_below(path, root)).filter_map(|(path, (told, _))| {
             told.is("ClassLabel").then_some(())?;
             Some((path.clone(), Value::from(told.classes()?)))
         });
@@ -171,34 +201,80 @@ impl Described {
 
     /// Adds the description in `file`. Of class names that continue others, as when classes were added, the longer ones hold for both.
     pub(super) fn add(&mut self, json: &str, file: &Arc<str>) {
-        for (column, feature) in hugging_face_features(json) {
-            let Some((known, origin)) = self.features.get_mut(&column) else {
-                self.features.insert(column, (feature, Arc::clone(file)));
-                continue;
-            };
-            let (Some(names), Some(new)) = (known.classes(), feature.classes()) else { continue };
-            if new.starts_with(names) {
-                (*known, *origin) = (feature, Arc::clone(file));
-            } else if !names.starts_with(new) && !self.contradictions.contains_key(&column) {
-                let shown = |names: &[Value]| Value::from(names).to_string().chars().take(SHOWN).collect();
-                let names = [shown(names), shown(new)];
-                let files = [Arc::clone(origin), Arc::clone(file)];
-                self.contradictions.insert(column, Contradiction { files, names });
+        for (root, (text, features)) in hugging_face_features(json) {
+            let mut says_more = false;
+            for (column, feature) in features {
+                let Some((known, origin)) = self.features.get_mut(&column) else {
+                    self.features.insert(column, (feature, Arc::clone(file)));
+                    says_more = true;
+                    continue;
+                };
+                let (Some(names), Some(new)) = (known.classes(), feature.classes()) else { continue };
+                if new.starts_with(names) {
+                    says_more |= new.len() > names.len();
+                    (*known, *origin) = (feature, Arc::clone(file));
+                } else if !names.starts_with(new) && !self.contradictions.contains_key(&column) {
+                    let shown = |names: &[Value]| Value::from(names).to_string().chars().take(SHOWN).collect();
+                    let names = [shown(names), shown(new)];
+                    let files = [Arc::clone(origin), Arc::clone(file)];
+                    self.contradictions.insert(column, Contradiction { files, names });
+                }
+            }
+            if says_more || !self.columns.contains_key(&root) {
+                self.columns.insert(root, text);
             }
         }
     }
 }
 
-/// The features of the columns and of what lies below them, by dotted name; lists add nothing to it. Those that cannot be read say
-/// nothing.
-fn hugging_face_features(json: &str) -> BTreeMap<String, HuggingFace> {
-    let value = serde_json::from_str::<Value>(json).inspect_err(|error| tracing::debug!("{HUGGING_FACE}: {error}"));
-    let features = value.ok().and_then(|mut value| Some(value.get_mut("info")?.get_mut("features")?.take()));
-    let mut found = BTreeMap::new();
-    if let Some(Value::Object(features)) = features {
-        features.into_iter().for_each(|(name, told)| descend(name, told, &mut found));
+/// Returns true for `root`, and for the dotted name of what lies below it.
+fn is_below(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// What Hugging Face's description says of each column, as it is written there. One that cannot be read says nothing.
+fn told(json: &str) -> BTreeMap<String, Box<RawValue>> {
+    let read = serde_json::from_str::<Description>(json);
+    let read = read.inspect_err(|error| tracing::debug!("{HUGGING_FACE}: {error}"));
+    read.ok().and_then(|description| description.info.features).unwrap_or_default()
+}
+
+/// The description of these columns, out of what is told of all; nothing if nothing is told of them.
+#[cfg(feature = "convert")]
+fn description<'a>(told: &BTreeMap<String, Box<RawValue>>, columns: impl Iterator<Item = &'a str>) -> Option<String> {
+    let features: Vec<String> =
+        columns.filter_map(|name| Some(format!("{}: {}", Value::from(name), told.get(name)?.get()))).collect();
+    (!features.is_empty()).then(|| format!(r#"{{"info": {{"features": {{{}}}}}}}"#, features.join(", ")))
+}
+
+/// Hugging Face's description `json`, of these columns alone; nothing if it says nothing of them.
+#[cfg(feature = "convert")]
+pub(crate) fn hugging_face_of(json: &str, columns: &[&str]) -> Option<String> {
+    let told = told(json);
+    match told.keys().all(|name| columns.contains(&name.as_str())) {
+        true => Some(json.to_owned()),
+        false => description(&told, columns.iter().copied()),
     }
-    found
+}
+
+/// What Hugging Face's description `json` says of each column, to be compared.
+#[cfg(feature = "convert")]
+pub(crate) fn hugging_face_columns(json: &str) -> BTreeMap<String, Value> {
+    let told = told(json).into_iter();
+    told.filter_map(|(name, text)| Some((name, serde_json::from_str(text.get()).ok()?))).collect()
+}
+
+/// What is told of each column, as it is written, and the features of the column and of what lies below it, by dotted name; lists add nothing
+/// to it. Those that cannot be read say nothing.
+fn hugging_face_features(json: &str) -> BTreeMap<String, (Box<RawValue>, BTreeMap<String, HuggingFace>)> {
+    let column = |(name, text): (String, Box<RawValue>)| {
+        let mut found = BTreeMap::new();
+        if let Ok(told) = serde_json::from_str(text.get()) {
+            descend(name.clone(), told, &mut found);
+        }
+        (name, (text, found))
+    };
+    told(json).into_iter().map(column).collect()
 }
 
 /// Adds the features at and below `path`. A list is `[item]`, or a feature with the item in `feature`; a struct is an object without a
@@ -237,8 +313,9 @@ mod tests {
         assert!(spark("{").is_empty() && hugging_face_features("[1]").is_empty());
         let features = r#"{"info":{"features":{"l":{"_type":"ClassLabel","names":["a","b"]},"i":{"_type":"Image"}}}}"#;
         let found = hugging_face_features(features);
-        assert_eq!(found["l"].classes(), Some(&["a".into(), "b".into()][..]));
-        assert!(found["i"].is("Image") && found["i"].classes().is_none());
+        let (label, image) = (&found["l"].1["l"], &found["i"].1["i"]);
+        assert_eq!(label.classes(), Some(&["a".into(), "b".into()][..]));
+        assert!(image.is("Image") && image.classes().is_none());
     }
 
     #[test]
@@ -266,12 +343,32 @@ mod tests {
         let merged = |names: &[&str]| {
             let mut described = Described::default();
             names.iter().for_each(|names| described.add(&said(names), &"f".into()));
-            (Value::from(described.features["l"].0.classes().unwrap()).to_string(), described.contradictions.len())
+            let held = Value::from(described.features["l"].0.classes().unwrap()).to_string();
+            let written: Value = serde_json::from_str(described.columns["l"].get()).unwrap();
+            if described.contradictions.is_empty() {
+                assert_eq!(written["names"].to_string(), held, "what is written again");
+            }
+            (held, described.contradictions.len())
         };
         let (two, three) = (r#"["a","b"]"#, r#"["a","b","c"]"#);
         assert_eq!(merged(&[two, two]), (two.to_owned(), 0));
         assert_eq!(merged(&[two, three, two]), (three.to_owned(), 0));
         assert_eq!(merged(&[three, two]), (three.to_owned(), 0));
         assert_eq!(merged(&[two, r#"["b","a"]"#, r#"["b"]"#]).1, 1);
+    }
+
+    #[test]
+    #[cfg(feature = "convert")]
+    fn a_description_of_some_columns_keeps_what_is_written_of_them() {
+        let members = r#"{"z":{"_type":"ClassLabel","names":["a"]},"a":{"_type":"Value","dtype":"string"}}"#;
+        let json = format!(r#"{{"info":{{"features":{{"s":{members},"i":{{"_type":"Image"}}}}}},"fingerprint":"f"}}"#);
+        assert_eq!(hugging_face_of(&json, &["i", "s", "x"]).as_deref(), Some(&*json), "with all of its columns");
+        // A struct's members stay in their order.
+        let some = hugging_face_of(&json, &["x", "s"]).unwrap();
+        assert_eq!(some, format!(r#"{{"info": {{"features": {{"s": {members}}}}}}}"#));
+        assert_eq!(hugging_face_of(&json, &["x"]), None);
+        assert_eq!(hugging_face_columns(&some).keys().collect::<Vec<_>>(), ["s"]);
+        assert_eq!(hugging_face_columns(&json)["s"], hugging_face_columns(&some)["s"]);
+        assert_eq!(hugging_face_of("{", &["x"]).as_deref(), Some("{"), "what cannot be read stays");
     }
 }

@@ -76,6 +76,8 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
 pub use described::Petastorm;
+#[cfg(feature = "convert")]
+pub(crate) use features::{HUGGING_FACE, hugging_face_columns, hugging_face_of};
 pub use hidden::Hidden;
 pub use hive::Partitioning;
 pub use index::Index;

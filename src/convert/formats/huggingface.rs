@@ -1,9 +1,10 @@
-//! Directories of Hugging Face `datasets`: Arrow streams with `state.json` and `dataset_info.json`.
+//! Directories of Hugging Face `datasets`: Arrow streams with `state.json` and `dataset_info.json`; and the features of columns, which are
+//! in the metadata of every Arrow schema of Hugging Face, also in Parquet.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Field, Metadata, Schema, SchemaRef};
 use arrow::ipc::CompressionType;
 use serde_json::{Value, json};
 
@@ -16,9 +17,32 @@ use crate::convert::read::listing::Listing;
 use crate::convert::rolling::RollingWriter;
 use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Opening, Source};
+use crate::dataset::{HUGGING_FACE, hugging_face_columns, hugging_face_of};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::remove;
 use crate::store::publish::put_file;
+
+/// Returns the metadata of a source's schema for some of its columns.
+pub(crate) fn metadata_of(metadata: &Metadata, columns: &[Field]) -> Metadata {
+    let mut metadata = metadata.clone();
+    if let Some(described) = metadata.remove(HUGGING_FACE) {
+        let names: Vec<&str> = columns.iter().map(|field| field.name().as_str()).collect();
+        metadata.extend(hugging_face_of(&described, &names).map(|described| (HUGGING_FACE.to_owned(), described)));
+    }
+    metadata
+}
+
+/// Returns what Hugging Face says of the columns, as a dataset of this format keeps it; nothing for formats without Arrow's schemas.
+pub(crate) fn kept(format: Format, schema: &Schema) -> Option<&str> {
+    let keeps = matches!(format, Format::Parquet | Format::Arrow | Format::Datasets);
+    schema.metadata().get(HUGGING_FACE).filter(|_| keeps).map(|described| described.as_str())
+}
+
+/// Returns a column of which two descriptions say different things.
+pub(crate) fn differing(descriptions: [Option<&str>; 2]) -> Option<String> {
+    let [a, b] = descriptions.map(|described| described.map(hugging_face_columns).unwrap_or_default());
+    a.keys().chain(b.keys()).find(|name| a.get(*name) != b.get(*name)).cloned()
+}
 
 pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     if matches!(tree.small("dataset_dict.json", opening.limits.max_index_bytes), Ok(_) | Err(Error::Limit { .. })) {

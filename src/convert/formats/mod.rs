@@ -5,7 +5,7 @@ mod distinct;
 mod example;
 pub(crate) mod frames;
 mod guess;
-mod huggingface;
+pub(crate) mod huggingface;
 pub(crate) mod images;
 pub(crate) mod ipc;
 mod jsonl;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Metadata, Schema, SchemaRef};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -19,7 +19,9 @@ use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Batches, Opening, Shard, Source, slices};
 use crate::convert::types::{is_binary, item};
 use crate::convert::values::{cells, sample};
-use crate::dataset::{Compression, Dataset, DatasetWriter, Finished, OpenOptions, WriterOptions, lacking};
+use crate::dataset::{
+    Compression, Dataset, DatasetWriter, Finished, HUGGING_FACE, OpenOptions, WriterOptions, lacking,
+};
 use crate::error::{Error, Place, Result};
 use crate::schema::Codec;
 
@@ -74,7 +76,10 @@ pub(crate) fn open(src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
         }
     };
     let fields: Vec<Arc<Field>> = dataset.schema().fields().iter().map(field).collect();
-    let schema = Arc::new(Schema::new_with_metadata(fields, dataset.schema().metadata().clone()));
+    // The loader has it apart; here it goes where it goes from the other formats of Arrow.
+    let features = dataset.hugging_face().map(|features| (HUGGING_FACE.to_owned(), features));
+    let metadata: Metadata = features.into_iter().collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
     Ok(Box::new(ParquetSource { runtime, dataset, schema, lists, shards }))
 }
 
@@ -111,6 +116,12 @@ impl Source for ParquetSource {
         // Of several mounts some may be of this machine.
         let urls = (0..self.dataset.manifest().files.len()).filter_map(|file| self.dataset.url(file));
         urls.filter_map(|url| listing::local_start(&url)).map(|(path, _)| path).collect()
+    }
+
+    fn agree(&self, columns: &[usize]) -> Result<()> {
+        let fields = self.schema.fields();
+        let names: Vec<&str> = columns.iter().filter_map(|number| Some(fields.get(*number)?.name().as_str())).collect();
+        self.dataset.check_classes_below(&names)
     }
 
     fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>> {

@@ -12,7 +12,7 @@ use crate::convert::check::digest::{Digest, Summing};
 use crate::convert::check::{census, tokens, verify};
 use crate::convert::errors::{FAULT, differs};
 use crate::convert::format::Format;
-use crate::convert::formats;
+use crate::convert::formats::{self, huggingface};
 use crate::convert::source::Opening;
 use crate::error::{Error, Place, Result};
 use crate::store::pinned::shown;
@@ -73,7 +73,13 @@ impl Job {
         };
         let data = shown(data);
         let place = data.to_string_lossy();
-        let source = formats::open_as(self.sink.format(), &place, &opening)?;
+        let format = self.sink.format();
+        let source = formats::open_as(format, &place, &opening)?;
+        let described = [&self.schema, source.schema()].map(|schema| huggingface::kept(format, schema));
+        if let Some(column) = huggingface::differing(described) {
+            let what = format!("what Hugging Face's features say of column {column:?}");
+            return Err(differs(Place::file(place), &what, "that of the source", "something else", FAULT));
+        }
         let there = census::rows(&place, &*source, &opening, progress)?;
         progress.total.fetch_add(verify::stored(&*source), Ordering::Relaxed);
         let found = verify::digest(&*source, names(), &self.options, progress)?;

@@ -36,7 +36,7 @@ use self::tasks::tasks;
 use crate::convert::budget::Budget;
 use crate::convert::errors::unexpected;
 use crate::convert::format::Format;
-use crate::convert::formats::{self, ipc};
+use crate::convert::formats::{self, huggingface, ipc};
 use crate::convert::options::ConvertOptions;
 use crate::convert::read::listing::is_remote;
 use crate::convert::read::remote;
@@ -114,6 +114,7 @@ impl Job {
         } else {
             options.columns.iter().map(|name| column(given, name)).collect::<Result<_>>()?
         };
+        source.agree(&wanted)?;
         for (name, data_type) in options.schema.iter().flat_map(|types| &types.0) {
             let found = given.field(column(given, name)?).data_type();
             if let Some(member) = missing(found, data_type) {
@@ -149,8 +150,9 @@ impl Job {
             }
         };
         let fields: Vec<Field> = wanted.iter().map(field).collect();
+        let metadata = huggingface::metadata_of(given.metadata(), &fields);
         let (sample, sampled) = first_rows(&*source, &read, options)?;
-        let mut schema = sample::mark_images(&Schema::new_with_metadata(fields, given.metadata().clone()), &sample)?;
+        let mut schema = sample::mark_images(&Schema::new_with_metadata(fields, metadata), &sample)?;
         let at = |row| source.place(sampled, row);
         let pixels = Resizer::new(&schema, options).map_err(|error| sample::odd_image(error, &sample, &at))?;
         if let Some(pixels) = &pixels {
@@ -279,6 +281,12 @@ fn identities(
     if let Some(buckets) = buckets {
         // Version of the order, and the layout of scattered files.
         options["order"] = json!({ "version": buckets::ORDER, "buckets": buckets });
+    }
+    if matches!(source.format(), Format::Parquet | Format::Petastorm)
+        && let Some(described) = huggingface::kept(to, schema)
+    {
+        // A former version lost it.
+        options["features"] = json!(described);
     }
     let own = identity(source, &options);
     options["verify"] = json!(true);

@@ -1,15 +1,16 @@
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float32Type, Int64Type};
-use bowstring::Error;
-use bowstring::convert::{ConvertOptions, Format};
+use arrow::datatypes::{DataType, Float32Type, Int64Type, Metadata, Schema};
+use bowstring::convert::{ConvertOptions, Format, open};
+use bowstring::{Error, Loader, LoaderOptions};
 use bzip2::read::BzEncoder;
 use serde_json::{Value, json};
 
-use super::{compared, fixture, rows, run, same, to};
+use super::{batch, compared, fixture, parquet, rows, run, same, text, to};
 
 fn expected(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(fixture("convert").join(name)).unwrap()).unwrap()
@@ -287,4 +288,67 @@ fn petastorms_own_files_become_parquet_and_petastorm_again() {
     let found = super::same(&src, &back);
     assert_eq!(found.rows, [40, 40]);
     assert_eq!(found.formats, [Format::Petastorm, Format::Petastorm]);
+}
+
+/// What a dataset says of its columns in Hugging Face's words.
+fn features(path: &Path) -> Value {
+    let source = open(&text(path), &ConvertOptions::default()).unwrap();
+    let described =
+        source.schema().metadata().get("huggingface").map(|json| serde_json::from_str::<Value>(json).unwrap());
+    described.map(|described| described["info"]["features"].clone()).unwrap_or_default()
+}
+
+#[test]
+fn features_of_hugging_face_stay_with_their_columns() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let src = fixture("features").join("huggingface.parquet");
+    let told = features(&src);
+    assert_eq!((&told["label"]["_type"], &told["image"]["_type"]), (&json!("ClassLabel"), &json!("Image")));
+    let schema = |path: &Path| {
+        let loader = Loader::open(LoaderOptions::new(text(path), 10)).unwrap();
+        (loader.schema().to_string(), loader.schema().get("label").unwrap().classes.clone())
+    };
+    for format in [Format::Parquet, Format::Datasets, Format::Arrow] {
+        let (out, back) = (at(&format!("{format}")), at(&format!("{format}.parquet")));
+        run(&src, &out, &ConvertOptions { verify: true, ..to(format) }).unwrap();
+        assert_eq!(features(&out), told, "{format}");
+        let from = Some(format);
+        run(&out, &back, &ConvertOptions { verify: true, from, ..to(Format::Parquet) }).unwrap();
+        // The loader gives the image itself, and the names of the classes.
+        assert_eq!(schema(&back), schema(&src), "{format}");
+        same(&src, &back);
+        // Those of columns that are left out are left out.
+        let (some, columns) = (at(&format!("{format}.some")), vec!["text".to_owned(), "label".to_owned()]);
+        run(&out, &some, &ConvertOptions { columns, from, ..to(Format::Parquet) }).unwrap();
+        assert_eq!(features(&some), json!({"label": told["label"], "text": told["text"]}), "{format}");
+    }
+    run(&src, &at("csv"), &ConvertOptions { columns: vec!["label".to_owned()], ..to(Format::Csv) }).unwrap();
+    assert_eq!(features(&at("csv")), Value::Null);
+}
+
+#[test]
+fn class_names_that_contradict_each_other_are_not_converted() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let write = |name: &str, names: &[&str]| {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![0, 1]));
+        let plain = batch(vec![("id", Arc::clone(&column)), ("label", column)]);
+        let features = json!({"info": {"features": {"label": {"_type": "ClassLabel", "names": names}}}});
+        let described = Metadata::default().with("huggingface", features.to_string());
+        let schema = Schema::new_with_metadata(plain.schema().fields().clone(), described);
+        std::fs::create_dir_all(at("src")).unwrap();
+        parquet(&at("src").join(name), &RecordBatch::try_new(schema.into(), plain.columns().to_vec()).unwrap());
+    };
+    write("a.parquet", &["neg", "pos"]);
+    // Names that continue others hold for both.
+    write("b.parquet", &["neg", "pos", "odd"]);
+    run(&at("src"), &at("longer"), &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
+    assert_eq!(features(&at("longer"))["label"]["names"], json!(["neg", "pos", "odd"]));
+    write("c.parquet", &["pos", "neg"]);
+    let error = run(&at("src"), &at("out"), &to(Format::Parquet)).unwrap_err();
+    assert!(matches!(error, Error::Mismatch { .. }) && error.to_string().contains("class names"), "{error}");
+    let options = ConvertOptions { columns: vec!["id".to_owned()], ..to(Format::Parquet) };
+    assert_eq!(run(&at("src"), &at("out"), &options).unwrap().rows, 6);
+    assert_eq!(features(&at("out")), Value::Null);
 }
