@@ -145,10 +145,10 @@ pub fn said() -> Result<Option<Found>> {
 fn said_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Found>> {
     let lookup = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
     let mut half = None;
-    for launcher in LAUNCHERS.map(|launcher| launcher.in_step(&lookup)) {
+    for launcher in LAUNCHERS.map(|launcher| launcher.in_step(lookup)) {
         match (lookup(launcher.rank), lookup(launcher.world_size)) {
             (None, None) => {}
-            (Some(rank), Some(world_size)) if launcher.started(&world_size, &lookup) => {
+            (Some(rank), Some(world_size)) if launcher.started(&world_size, lookup) => {
                 return launcher.read(&rank, &world_size).map(Some);
             }
             (rank, world_size) => {
