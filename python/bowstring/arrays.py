@@ -98,6 +98,16 @@ class Column:
         """True for one tensor with the rows first, which can be a part of a global array."""
         return self.dtype is not None and not self.ragged and not self.shaped
 
+    def inner_of(self, part: str) -> tuple[int, ...]:
+        """The fixed axes of one row in the array ``part``: the values, ``<name>__valid`` or ``<name>__lengths``."""
+        extra = part.removeprefix(self.name)
+        if extra == "__valid":
+            # A pack has one for each of its columns.
+            return self.inner if self.packed else ()
+        if extra.startswith("__lengths"):
+            return self.inner[: int(extra.removeprefix("__lengths").removeprefix("_") or 0)]
+        return self.inner
+
 
 def columns_of(native: _native.Loader) -> list[Column]:
     """The columns of each batch of the loader, ``_mask`` last if there is one."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy
@@ -56,7 +56,8 @@ class Loader(BaseLoader[Any]):
 
     :param sharding: a ``jax.sharding.Sharding``: each tensor becomes one global array, whose rows are those of all processes'
         batches. Every tensor needs as many rows on each process: ragged columns are to be padded (``lists=Padded(...)``).
-        Text stays this process's own.
+        Arrays with fewer axes than the ``PartitionSpec`` of a ``NamedSharding`` take its leading ones: beside ``[B, n]`` by
+        ``P("data", "model")``, a label or ``_mask`` ``[B]`` is laid by ``P("data")``. Text stays this process's own.
     :param to: ``device``, or ``host`` for NumPy arrays over the batch's own memory, bfloat16 included.
     """
 
@@ -95,7 +96,8 @@ class Loader(BaseLoader[Any]):
             options["tail"] = self._tail
         super().__init__(url, **options)
         self._on_gpu = self.device != "cpu"
-        self._sharding = sharding
+        # That of each array, by its name.
+        self._shardings: dict[str, jax.sharding.Sharding] = {}
         self._to = to
         # A copy is avoided only if the default device is the host.
         self._share = sharding is None and jax.default_backend() == "cpu"
@@ -103,24 +105,22 @@ class Loader(BaseLoader[Any]):
             self._check_width()
             if sharding is not None:
                 self._check_global(sharding)
-        except ConfigError:
+            if self._on_gpu:
+                self._follow(url, options)
+        except BaseException:
             self.close()
             raise
-        if self._on_gpu:
-            self._follow(url, options)
 
     def _follow(self, url: Url | Sequence[Url], options: dict[str, Any]) -> None:
         """Ensures that JAX supports the types of the batches on the GPU."""
         ordinal = int(self.device.removeprefix("cuda:"))
         if all(gpu.local_hardware_id != ordinal for gpu in _gpus()):
-            self.close()
             raise DeviceError(f"device {self.device}: JAX uses {_gpus()}, and not this one")
         settings: Any = jax.config  # JAX has not typed it
         if settings.jax_enable_x64:
             return
         columns = columns_of(self._native)
         if any(column.name == "_row_id" for column in columns):
-            self.close()
             problem = (
                 "_row_id has 64 bits, and on a GPU JAX would cut them off; set jax_enable_x64, or leave out row_id"
             )
@@ -146,25 +146,30 @@ class Loader(BaseLoader[Any]):
 
     def _check_global(self, sharding: jax.sharding.Sharding) -> None:
         rows = int(self._native.state()["spec"]["global_batch"])
-        columns = [column for column in columns_of(self._native) if column.dtype is not None]
-        uneven = [column.name for column in columns if not column.is_plain]
+        columns = columns_of(self._native)
+        uneven = [column.name for column in columns if column.dtype is not None and not column.is_plain]
         if uneven:
             problem = f"{_columns(uneven)} varies in length, and has no place in a global array"
             raise ShardingError(f"option sharding: {problem}; pad it: lists={{...: Padded(n)}}", option="sharding")
-        wrong = self._uneven(rows) or _refused(sharding, columns, self._laid(sharding, rows))
+        arrays = list(_laid_out(sharding, columns))
+        wrong = _of_other_axes(arrays, rows)
+        if wrong is not None:
+            raise ShardingError(f"option sharding: {wrong}", option="sharding")
+        wrong = self._uneven(rows) or _refused(sharding, arrays, self._laid(sharding, rows))
         if wrong is not None:
             option = "global_batch_size" if rows % self.world_size else "batch_size"
             raise ShardingError(f"option {option}: {wrong}", option=option)
-        wrong = self._elsewhere(sharding, columns, rows)
+        wrong = self._elsewhere(sharding, arrays, rows)
         if wrong is not None:
             raise ShardingError(f"option sharding: {wrong}", option="sharding")
         # Under "short" and "even" the last steps have fewer rows.
         steps = len(self)
         for last in sorted({self._native.step_rows(step) for step in range(max(steps - 2, 0), steps)} - {rows}):
-            wrong = self._uneven(last) or _refused(sharding, columns, self._laid(sharding, last))
+            wrong = self._uneven(last) or _refused(sharding, arrays, self._laid(sharding, last))
             if wrong is not None:
                 hint = "use tail='pad', whose batches are all alike, or 'drop'"
                 raise ShardingError(f"option tail: at the end of an epoch {wrong}; {hint}", option="tail")
+        self._shardings = {array.name: array.sharding for array in arrays}
 
     def _uneven(self, rows: int) -> str | None:
         if rows % self.world_size == 0:
@@ -175,7 +180,7 @@ class Loader(BaseLoader[Any]):
         """Those of a batch of ``rows`` rows that ``sharding`` lays out: this rank's own, over devices of this process alone."""
         return rows // self.world_size if sharding.is_fully_addressable else rows
 
-    def _elsewhere(self, sharding: jax.sharding.Sharding, columns: Sequence[Column], rows: int) -> str | None:
+    def _elsewhere(self, sharding: jax.sharding.Sharding, arrays: Sequence[_Array], rows: int) -> str | None:
         """The reason that ``sharding`` has other parts of a batch in this process than its rank; ``None`` if they agree.
 
         JAX would take this rank's rows for those parts, and processes would hold different rows as the same ones.
@@ -184,29 +189,27 @@ class Loader(BaseLoader[Any]):
             # The arrays are this process's own.
             return None
         of = f"{sharding} this process holds"
-        for column in columns:
-            before = [axis for axis in column.leading[:-1] if axis is not None]
-            shape = (*before, rows, *column.inner)
-            parts = sharding.addressable_devices_indices_map(shape).values()
+        for array in arrays:
+            shape, batch = array.shape(rows), len(array.before)
+            parts = array.sharding.addressable_devices_indices_map(shape).values()
             for axis, size in enumerate(shape):
                 held = sum(stop - start for start, stop in {part[axis].indices(size)[:2] for part in parts if part})
-                if axis != len(before) and held != size:
-                    problem = f"by {of} {held} of {size} along axis {axis} of column {column.name!r}"
-                    return f"{problem}; divide only rows (axis {len(before)}) among processes"
-                if axis == len(before) and held != rows // self.world_size:
+                if axis != batch and held != size:
+                    problem = f"by {of} {held} of {size} along axis {axis} of column {array.name!r}"
+                    return f"{problem}; divide only rows (axis {batch}) among processes"
+                if axis == batch and held != rows // self.world_size:
                     own = f"rank {self.rank} of {self.world_size} has {rows // self.world_size}"
                     hint = "give processes that hold the same rows the same rank, and world_size as many as there are"
                     return f"by {of} {held} of {rows} rows, and {own}; {hint} different parts"
         # JAX's own ranks are different ones. Others are those of the parts, which nobody else can compare.
-        if (self.rank, self.world_size) != of_jax() and columns:
-            before = [axis for axis in columns[0].leading[:-1] if axis is not None]
-            place, first = _place(sharding, (*before, rows, *columns[0].inner), len(before))
+        if (self.rank, self.world_size) != of_jax() and arrays:
+            place, first = _place(arrays[0].sharding, arrays[0].shape(rows), len(arrays[0].before))
             if place != self.rank:
                 own = f"these are rank {place} of {self.world_size}, and it was given rank {self.rank}"
                 return f"by {of} rows from {first} on, of {rows}; {own}"
         return None
 
-    def _array(self, tensor: _native.Tensor) -> Any:
+    def _array(self, tensor: _native.Tensor, sharding: jax.sharding.Sharding | None = None) -> Any:
         if self._on_gpu:
             # JAX passes the stream that must wait for the batch; lengths and offsets fit 32 bits.
             return jax.dlpack.from_dlpack(tensor)
@@ -214,22 +217,19 @@ class Loader(BaseLoader[Any]):
             return numpy_array(tensor)
         settings: Any = jax.config  # JAX has not typed it
         if tensor.dtype in _WIDE and not settings.jax_enable_x64:
-            return self._placed(_narrowed(tensor))
+            return _placed(_narrowed(tensor), sharding)
         default = settings.jax_default_device
         share = self._share and (default is None or default in ("cpu", _first_cpu()))
-        return jax.dlpack.from_dlpack(tensor) if share else self._placed(numpy_array(tensor))
-
-    def _placed(self, values: Any) -> Any:
-        if self._sharding is None:
-            return jax.device_put(values)
-        make: Any = jax.make_array_from_process_local_data  # JAX has not typed it
-        return make(self._sharding, values)
+        return jax.dlpack.from_dlpack(tensor) if share else _placed(numpy_array(tensor), sharding)
 
     def _batch(self, columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, Any]:
         found = {}
         for name, value in columns.items():
             try:
-                found[name] = self._array(value) if isinstance(value, _native.Tensor) else self._other(name, value)
+                if isinstance(value, _native.Tensor):
+                    found[name] = self._array(value, self._shardings.get(name))
+                else:
+                    found[name] = self._other(name, value)
             except _TooWide as error:
                 problem = f"32 bits do not hold all integers: column {name!r} has {error}"
                 raise WideIntegersError(
@@ -288,6 +288,51 @@ def _first_cpu() -> jax.Device:
     return jax.local_devices(backend="cpu")[0]
 
 
+class _Array(NamedTuple):
+    """One array of a batch, and what lays it out."""
+
+    name: str
+    before: tuple[int, ...]
+    """The axes before that of the rows: of windows, their offsets."""
+    inner: tuple[int, ...]
+    sharding: jax.sharding.Sharding
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        return (*self.before, rows, *self.inner)
+
+
+def _laid_out(sharding: jax.sharding.Sharding, columns: Sequence[Column]) -> Iterator[_Array]:
+    """The arrays of a batch that ``sharding`` lays out, each by the axes that it has."""
+    windowed = max((len(column.leading) for column in columns), default=1)
+    for column in columns:
+        # Only the batch axis varies among the leading ones.
+        before = tuple(axis for axis in column.leading[:-1] if axis is not None)
+        for part in column.parts:
+            if part != column.name or column.dtype is not None:
+                inner = column.inner_of(part)
+                # A window has one row of `_mask`, without the axis of offsets.
+                first, axes = windowed - len(column.leading), len(column.leading) + len(inner)
+                yield _Array(part, before, inner, _of_axes(sharding, first, first + axes))
+
+
+def _of_axes(sharding: jax.sharding.Sharding, first: int, end: int) -> jax.sharding.Sharding:
+    """``sharding`` of an array that has only the axes from ``first`` to ``end``; itself if it does not tell axes apart."""
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return sharding
+    spec = tuple(sharding.spec)
+    if spec[first:end] == spec:
+        return sharding
+    make: Any = jax.sharding.PartitionSpec  # JAX has not typed it
+    return jax.sharding.NamedSharding(sharding.mesh, make(*spec[first:end]), memory_kind=sharding.memory_kind)
+
+
+def _placed(values: Any, sharding: jax.sharding.Sharding | None) -> Any:
+    if sharding is None:
+        return jax.device_put(values)
+    make: Any = jax.make_array_from_process_local_data  # JAX has not typed it
+    return make(sharding, values)
+
+
 def _place(sharding: jax.sharding.Sharding, shape: Sequence[int], axis: int) -> tuple[int, int]:
     """The number of this process's part of ``axis`` among all parts in their order, and its first row."""
     parts: dict[int, set[tuple[int, int]]] = {}
@@ -299,16 +344,29 @@ def _place(sharding: jax.sharding.Sharding, shape: Sequence[int], axis: int) -> 
     return sorted({tuple(sorted(part)) for part in parts.values()}).index(tuple(own)), own[0][0]
 
 
-def _refused(sharding: jax.sharding.Sharding, columns: Sequence[Column], rows: int) -> str | None:
+def _of_other_axes(arrays: Sequence[_Array], rows: int) -> str | None:
+    """The reason that a sharding cannot be that of arrays with as many axes as some of a batch have; ``None`` if it can."""
+    for array in arrays:
+        try:
+            array.sharding.shard_shape(array.shape(rows))
+        except ValueError:
+            # Of the number of rows.
+            continue
+        except Exception as error:  # an IndexError or an AssertionError, by the kind of sharding and the version of JAX
+            problem = f"{array.sharding} cannot be that of {array.name!r}, whose axes are {array.shape(rows)}"
+            hint = "give a NamedSharding, of which an array takes as many axes as it has, or leave it out"
+            return f"{problem} ({type(error).__name__}: {error}); {hint}"
+    return None
+
+
+def _refused(sharding: jax.sharding.Sharding, arrays: Sequence[_Array], rows: int) -> str | None:
     """The reason that batches of ``rows`` rows cannot be laid out over the devices of ``sharding``; ``None`` if they can."""
     refused: dict[str, list[str]] = {}
-    for column in columns:
+    for array in arrays:
         try:
-            # Only the batch axis varies among the leading ones.
-            before = (axis for axis in column.leading[:-1] if axis is not None)
-            sharding.shard_shape((*before, rows, *column.inner))
+            array.sharding.shard_shape(array.shape(rows))
         except ValueError as error:
-            refused.setdefault(str(error), []).append(column.name)
+            refused.setdefault(str(error), []).append(array.name)
     if not refused:
         return None
     devices = f"{sharding.num_devices} device{'s' * (sharding.num_devices > 1)}"

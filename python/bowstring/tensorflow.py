@@ -413,15 +413,13 @@ def _wires(column: Column) -> list[tuple[Any, list[int | None]]]:
     for part in column.parts:
         extra = part.removeprefix(column.name)
         if extra == "__valid":
-            # A pack has one for each of its columns.
-            wires.append((tf.bool, [*column.leading, *column.inner] if column.packed else [*column.leading]))
+            wires.append((tf.bool, [*column.leading, *column.inner_of(part)]))
         elif extra == "__shape":
             wires.append((tf.int64, [*column.leading, None]))
         elif extra == "__indices":
             wires.append((tf.int32, [None]))
         elif extra.startswith("__lengths"):
-            level = int(extra.removeprefix("__lengths").removeprefix("_") or 0)
-            wires.append((tf.int64, [*column.leading, *column.inner[:level]]))
+            wires.append((tf.int64, [*column.leading, *column.inner_of(part)]))
     return wires
 
 

@@ -257,6 +257,19 @@ def opened(mesh, *axes, **options):
         return str(error)
 
 
+def divided(mesh, **options):
+    # The parts of every array that this process holds, of rows divided by "data" and their columns by "model".
+    sharding = NamedSharding(mesh, PartitionSpec("data", "model"))
+    options |= {"columns": ["id", "padded", "name"], "lists": {"padded": bowstring.Padded(4)}, "nulls": "mask"}
+    with Loader(sys.argv[1], global_batch_size=8, shuffle=False, sharding=sharding, **options) as loader:
+        batch = next(iter(loader))
+    del batch["name"]
+    return {
+        name: [[shard.index[0].start or 0, np.asarray(shard.data).tolist()] for shard in array.addressable_shards]
+        for name, array in batch.items()
+    }
+
+
 packed = {"columns": ["x", "half"], "pack": {"both": ["x", "half"]}, "tail": "drop"}
 local = NamedSharding(Mesh(np.array(jax.local_devices()), ("data",)), PartitionSpec("data"))
 own = next(iter(Loader(sys.argv[1], global_batch_size=8, columns=["id"], shuffle=False, sharding=local)))["id"]
@@ -269,6 +282,7 @@ found = [
     opened(within, "data", "model", rank=0, world_size=1, **packed),
     np.asarray(own).tolist(),
     opened(across, "data", rank=1 - int(os.environ["RANK"]), world_size=2),
+    divided(across),
 ]
 print(json.dumps(found), flush=True)
 os._exit(0)
@@ -281,7 +295,7 @@ def test_a_process_has_the_rows_that_the_sharding_places_on_it(
 ) -> None:
     """JAX would make one global array of other rows in each process."""
     found = ranks(HALVES, kinds, f"127.0.0.1:{free_port()}")
-    for rank, (across, within, everywhere, told, packed, cut, own, other) in enumerate(found):
+    for rank, (across, within, everywhere, told, packed, cut, own, other, divided) in enumerate(found):
         assert across == [[8], list(range(4 * rank, 4 * rank + 4))]
         for refused in (within, everywhere):
             assert re.search(rf"sharding: .* holds 8 of 8 rows, and rank {rank} of 2 has 4; give processes", refused)
@@ -291,6 +305,80 @@ def test_a_process_has_the_rows_that_the_sharding_places_on_it(
         assert own == list(range(4 * rank, 4 * rank + 4)), "arrays of one process"
         wanted = rf"holds rows from {4 * rank} on, of 8; these are rank {rank} of 2, and it was given rank {1 - rank}"
         assert re.search(wanted, other)
+        rows = range(4 * rank, 4 * rank + 4)
+        wide = [[[n if n < row % 4 else 0 for n in half] for row in rows] for half in ((0, 1), (2, 3))]
+        assert divided.pop("padded") == [[4 * rank, half] for half in wide]
+        # The others have no columns to divide.
+        of_rows = {
+            "id": list(rows),
+            "padded__lengths": [row % 4 for row in rows],
+            "name__valid": [row % 7 > 0 for row in rows],
+        }
+        of_rows |= {name: [True] * 4 for name in ("id__valid", "padded__valid", "_mask")}
+        assert divided == {name: [[4 * rank, values]] * 2 for name, values in of_rows.items()}
+
+
+def test_arrays_of_fewer_axes_take_the_leading_ones_of_the_sharding(kinds: pathlib.Path) -> None:
+    mesh = jax.make_mesh((1, 2), ("data", "model"))
+    both = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", "model"))
+    lists = {"padded": bowstring.Padded(4), "deep": bowstring.Padded([2, 4])}
+    pack = {"pair": ["x", "maybe"]}
+    columns = ["id", "name", "x", "maybe", *lists]
+    options: dict[str, Any] = {"batch_size": 8, "columns": columns, "nulls": "mask", "lists": lists, "pack": pack}
+    axes = {"padded": 2, "deep": 2, "deep__lengths_1": 2, "pair": 2, "pair__valid": 2}
+    for tail in ("pad", "drop", "short"):
+        with (
+            Loader(kinds, sharding=both, tail=tail, **options) as loader,
+            Loader(kinds, to="host", tail=tail, **options) as host,
+        ):
+            for ours, theirs in zip(loader, host, strict=True):
+                assert ours.keys() == theirs.keys()
+                for name, value in ours.items():
+                    assert np.asarray(value).tolist() == theirs[name].tolist(), name
+                    if name != "name":
+                        assert tuple(value.sharding.spec) == ("data", "model")[: axes.get(name, 1)], name
+
+
+def test_the_mask_of_windows_takes_the_axis_of_rows(kinds: pathlib.Path) -> None:
+    mesh = jax.make_mesh((1, 2), ("data", "model"))
+    wide = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", "model"))
+    windows = bowstring.NGram({0: ["id", "x"], 1: ["id", "x"]}, "id", 1)
+    with Loader(kinds, batch_size=8, sharding=wide, ngram=windows) as loader:
+        for batch in loader:
+            assert {name: str(array.sharding.spec) for name, array in batch.items()} == {
+                "id": "P('data', 'model')",
+                "x": "P('data', 'model')",
+                "_mask": "P('model',)",
+            }
+            assert batch["id"].shape == (2, 8)
+
+
+def test_a_loader_that_cannot_be_opened_is_closed(kinds: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(jax.sharding.Sharding):  # type: ignore[misc]  # JAX has not typed it
+        """Of two axes, like those that have no names for them."""
+
+        is_fully_addressable = True
+
+        def shard_shape(self, global_shape: tuple[int, ...]) -> tuple[int, ...]:
+            if len(global_shape) != 2:
+                raise AssertionError(len(global_shape), 2)
+            return global_shape
+
+    closed = []
+    monkeypatch.setattr(Loader, "close", lambda self: (closed.append(self), super(Loader, self).close()))
+    with pytest.raises(
+        bowstring.ShardingError, match=r"cannot be that of '_mask', whose axes are \(8,\).*give a NamedSh"
+    ):
+        Loader(kinds, batch_size=8, columns=["fixed"], sharding=Own())
+    # Of JAX's own.
+    monkeypatch.setattr(Own, "num_devices", 1, raising=False)
+    monkeypatch.setattr(Loader, "_elsewhere", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Loader(kinds, batch_size=8, columns=["fixed"], sharding=Own(), tail="drop")
+    assert len(closed) == 2
+    for loader in closed:
+        with pytest.raises(bowstring.ClosedError):
+            next(loader)
 
 
 def test_errors_known_at_open_are_raised_at_open(tmp_path: pathlib.Path) -> None:
