@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from bowstring import Loader
 from habits import BATCH
 
 pytest.importorskip("tensorflow")
+
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "frameworks.md"
 
 # Steps of Keras outside a graph are slow, so six of them make an epoch. The last one has fewer rows.
 ROWS = 5 * BATCH + 3
@@ -169,21 +172,6 @@ for loop, own, ours, stages in cases:
         said.append([loop(lambda open=open: STAGES[stages](open()), count), count.batches])
     if said[0] != said[1]:
         report["wrong"].append([loop.__name__, own.__name__, stages, *said])
-
-# A fit that goes on inside an epoch.
-rows, given = Dataset(path, batch_size=size, columns=["x", "y"]), []
-state = rows._native.state_at(1, 2)
-
-
-def pair(batch):
-    given.append((rows.epoch, rows.step))
-    return {"x": batch["x"]}, batch["y"]
-
-
-data, count = torch.utils.data.DataLoader(rows, batch_size=None, collate_fn=pair), Count()
-begin = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: (given.clear(), rows.load_state_dict(state)))
-model().fit(data, initial_epoch=state["epoch"], epochs=3, verbose=0, callbacks=[begin, count])
-report["resumed"] = [given, count.batches["train"]]
 print()
 print(json.dumps(report))
 """
@@ -207,18 +195,16 @@ def test_loops(
     found = json.loads(out.splitlines()[-1])
     assert found["backend"] == backend
     assert found["wrong"] == []
-    assert found["resumed"] == [[[1, 3], [1, 4], [1, 5], [1, 6], *([2, step] for step in range(1, 7))], 10]
     assert found["loops"] >= 28
 
 
-# Trains until a kill, resumes from the position of `data.callback()`, and prints the rows of both fits as JSON.
-RESUMED = """
+# A model that records the rows it trains on, and the kinds of iterators that Keras has on its backend.
+RECORDED = """
 import json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
 import numpy as np
 import bowstring
-from bowstring.tensorflow import dataset
 
 path, seen = sys.argv[1], []
 if keras.backend.backend() == "jax":
@@ -245,6 +231,11 @@ def model():
 
     made.train_step = step
     return made
+"""
+
+# Trains until a kill, resumes from the position of `data.callback()`, and prints the rows of both fits as JSON.
+RESUMED = """
+from bowstring.tensorflow import dataset
 
 
 class Stop(keras.callbacks.Callback):
@@ -337,7 +328,7 @@ def test_the_callback_follows(
     with Loader(path, batch_size=BATCH, columns=["x"]) as loader:
         want = [batch["x"].tolist() for _ in range(2) for batch in loader]
     monkeypatch.setenv("KERAS_BACKEND", backend)
-    process = script(RESUMED, path)
+    process = script(f"{RECORDED}\n{RESUMED}", path)
     out, errors = process.communicate(timeout=280)
     assert process.returncode == 0, errors[-4000:]
     found, beside = json.loads(out.splitlines()[-1])
@@ -349,3 +340,87 @@ def test_the_callback_follows(
     assert len(beside) == 22
     for *case, seen, end in beside:
         assert (seen, end) == (want, [2, 0]), case
+
+
+# The same over torch's loader, with the callback of the docs.
+KEPT = """
+import time
+import torch
+from bowstring.torch import Dataset
+
+
+class Stop(keras.callbacks.Callback):
+    def __init__(self, place, after, hook):
+        super().__init__()
+        self.place, self.left, self.hook = place, after, hook
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        # Keras may read ahead meanwhile.
+        time.sleep(0.05)
+        self.stop("batch")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.stop("epoch")
+
+    def stop(self, hook):
+        if hook == self.hook and self.left <= 0:
+            self.state = json.loads(json.dumps(self.place.state))
+            raise KeyboardInterrupt
+
+
+def opened():
+    rows = Dataset(path, batch_size=8, columns=["x", "y"])
+    return rows, torch.utils.data.DataLoader(rows, batch_size=None, collate_fn=lambda batch: ({"x": batch["x"]}, batch["y"]))
+
+
+found = []
+for kind in kinds:
+    if kind is not None:
+        JAXEpochIterator._get_iterator = kind
+    for after, hook in [(1, "batch"), (4, "batch"), (4, "epoch"), (6, "batch"), (8, "batch"), (11, "batch"), (12, "epoch")]:
+        seen.clear()
+        rows, data = opened()
+        place = KeepPlace(rows)
+        stop, made = Stop(place, after, hook), model()
+        try:
+            made.fit(data, epochs=2, callbacks=[place, stop], verbose=0)
+        except KeyboardInterrupt:
+            pass
+        first, state = len(seen), stop.state
+        rows, data = opened()
+        place = KeepPlace(rows, state)
+        # As in a new process, the model has not been built for this data.
+        model().fit(data, initial_epoch=state["epoch"], epochs=2, callbacks=[place], verbose=0)
+        found.append([after, hook, [state["epoch"], state["step"]], first, list(seen)])
+print()
+print(json.dumps(found))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_the_callback_of_the_docs_keeps_the_place_of_torchs_loader(
+    backend: str, tmp_path: pathlib.Path, script: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No batch is lost and none comes twice, wherever a fit is interrupted: Keras reads ahead, and counts epochs of its own."""
+    if backend == "jax":
+        pytest.importorskip("jax")
+    (recipe,) = re.findall(r"```python\n(class KeepPlace\(keras.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    path = tmp_path / "pairs.parquet"
+    columns = {name: pa.array(range(ROWS), pa.float32()) for name in "xy"}
+    pq.write_table(pa.table(columns), path, row_group_size=30)
+    with Loader(path, batch_size=BATCH, columns=["x"]) as loader:
+        want = [batch["x"].tolist() for _ in range(2) for batch in loader]
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    process = script(f"{RECORDED}\n\n{recipe}\n{KEPT}", path)
+    out, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-4000:]
+    found = json.loads(out.splitlines()[-1])
+    assert len(found) == (14 if backend == "jax" else 7)
+    for after, hook, place, first, seen in found:
+        trained = after if hook == "batch" else -(-after // 6) * 6
+        assert (first, place) == (trained, [*divmod(trained, 6)]), (after, hook)
+        assert seen == want, (after, hook)
