@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from bowstring import _native
+from bowstring.errors import ConfigError, Error
 
 __all__ = ["Apart", "Audit", "Finding", "audit"]
 
@@ -64,12 +65,31 @@ Audit = TypedDict(
 Audit.__doc__ = "The result of :func:`audit`; positions are ``[epoch, step]``."
 
 
-def _documents(one: Certificate) -> list[str]:
+def _documents(one: Certificate) -> list[tuple[pathlib.Path | None, str]]:
+    """Certificates as JSON, each with the file that it comes from."""
     if isinstance(one, Mapping):
-        return [json.dumps(one)]
+        return [(None, json.dumps(one))]
     path = pathlib.Path(one).expanduser()
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return [file.read_text("utf-8") for file in files]
+    return [(file, _text(file)) for file in files]
+
+
+def _text(file: pathlib.Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"{file}: option certificate: not a certificate: {error}"
+        raise ConfigError(problem, file=str(file), option="certificate") from error
+
+
+def _named(documents: list[tuple[pathlib.Path | None, str]], key: bytes | None) -> None:
+    """Raises the error of the first file that is refused also by itself, with its name."""
+    for file, document in documents:
+        try:
+            _native.audit([document], key)
+        except Error as error:
+            if file is not None:
+                raise type(error)(f"{file}: {error}", file=str(file), option=error.option) from error
 
 
 def audit(certificates: Certificate | Iterable[Certificate], *, key: bytes | None = None) -> Audit:
@@ -83,10 +103,14 @@ def audit(certificates: Certificate | Iterable[Certificate], *, key: bytes | Non
     one counts. ``continues`` is true if all ranks begin with a state, at ``from``: what came before has no certificate here.
 
     :param certificates: results of :meth:`bowstring.Loader.certificate`, or paths of JSON files of them, or of directories with
-        such files; a single one needs no list.
+        such files (not of directories in them); a single one needs no list.
     :param key: the key that they are signed with; without one, signatures are not checked.
     """
     each = [certificates] if isinstance(certificates, (Mapping, str, os.PathLike)) else certificates
     documents = [document for one in each for document in _documents(one)]
-    found: Audit = json.loads(_native.audit(documents, key))
+    try:
+        found: Audit = json.loads(_native.audit([document for _, document in documents], key))
+    except Error:
+        _named(documents, key)
+        raise
     return found

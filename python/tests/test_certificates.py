@@ -73,6 +73,24 @@ def test_one_path_is_a_file_or_a_directory(data: pathlib.Path, tmp_path: pathlib
         assert bowstring.audit(given, key=KEY)["loaders"] == 1
 
 
+@pytest.mark.parametrize("damaged", [b"", b'{"version": 1', b"\xff\xfe", b'{"version": 2}'])
+def test_a_damaged_file_of_a_directory_is_named(data: pathlib.Path, tmp_path: pathlib.Path, damaged: bytes) -> None:
+    found, _ = run(data, 2, 30)
+    folder = tmp_path / "certificates"
+    (folder / "former").mkdir(parents=True)
+    for number, one in enumerate(found):
+        (folder / f"{number}.json").write_text(json.dumps(one))
+    (folder / "former" / "0.json").write_bytes(damaged)
+    assert bowstring.audit(folder)["exact"], "sub-directories are not read"
+    (folder / "1.json").write_bytes(damaged)
+    with pytest.raises((bowstring.ConfigError, bowstring.MismatchError), match=r"1\.json: .*certificate") as error:
+        bowstring.audit(folder)
+    assert error.value.file == str(folder / "1.json")
+    (folder / "1.json").write_text(json.dumps({**found[1], "world_size": 3}))
+    with pytest.raises(bowstring.ConfigError, match=r"1\.json: .*changed"):
+        bowstring.audit(folder, key=KEY)
+
+
 def test_a_restart_that_forgets_its_state_is_found(data: pathlib.Path) -> None:
     first, _ = run(data, 2, 12)
     second, _ = run(data, 2, 30)
