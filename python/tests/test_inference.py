@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -549,6 +550,9 @@ def test_a_stream_keeps_answers_that_may_be_requested_again() -> None:
     assert found["id"].to_pylist() == [3]
     assert stream.after(6) is None
     stream.answer(6, rows(6, 20))
+    assert stream.after(3) is not None, "what was not sent is kept, beyond the limit too"
+    stream.sent = 26
+    stream.answer(26, rows(26, 1))
     with pytest.raises(bowstring.MismatchError, match="before row 6 are forgotten"):
         stream.attach(4)
     streams = Streams(max_streams=2, remember_rows=10, remember_bytes=100)
@@ -558,6 +562,64 @@ def test_a_stream_keeps_answers_that_may_be_requested_again() -> None:
     kept[0][0].detach(kept[0][1])
     streams.attach("c", 0)
     assert streams.attach("b", 0)[1] == 2, "the newest connection counts"
+
+
+def test_a_client_is_waited_for_while_as_many_answers_are_unread_as_are_remembered() -> None:
+    stream = Stream("s", remember=10)
+    stream.attach(0)
+    stream.answer(0, rows(0, 9))
+    assert not stream.ahead(1 << 30, 64)
+    stream.answer(9, rows(9, 1))
+    assert stream.ahead(1 << 30, 64)
+    stream.sent = 9
+    assert not stream.ahead(1 << 30, 64)
+
+
+@pytest.mark.parametrize("count", [400_000, 65_537])
+def test_a_call_of_more_rows_than_are_remembered_has_its_answers(model: Model, count: int) -> None:
+    with serve_model(model, batch_size=4096) as server, ModelClient(server.url, timeout=120) as client:
+        assert client.predict(rows(0, count))["double"].to_numpy().tolist() == list(range(0, 2 * count, 2))
+        assert client.predict(rows(7, 1))["double"].to_pylist() == [14]
+
+
+def test_a_large_call_goes_on_after_broken_connections(model: Model) -> None:
+    """What is under way is no more than the server remembers, even if none of it has arrived."""
+    most: list[int] = []
+    with serve_model(model, batch_size=1024) as server, ModelClient(server.url, timeout=120) as client:
+        future = client.submit(rows(0, 400_000))
+        random_ = random.Random(5)
+        while not future.done():
+            time.sleep(random_.random() / 5)
+            with client._changed:
+                most.append(client._outstanding())
+                call = client._call
+            if call is not None and len(most) < 30:
+                call[1].cancel()
+        assert future.result(120)["double"].to_numpy().tolist() == list(range(0, 800_000, 2))
+    assert model.seen == list(range(400_000))
+    assert max(most) <= 1 << 16
+
+
+def test_a_client_that_reads_late_has_all_answers_and_the_server_few_at_once() -> None:
+    def large(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"large": np.zeros((len(batch["id"]), 1024))}
+
+    with serve_model(large, batch_size=10, deadline_ms=0, remember_rows=100) as server:
+        peer = Peer(server.url, {"stream": "p", "next": 0}, rows(0, 1).schema)
+        sending = threading.Thread(target=peer.send, args=(rows(0, 10), 500), daemon=True)
+        sending.start()
+        assert eventually(lambda: "p" in server._streams._all)
+        stream = server._streams._all["p"]
+        assert eventually(lambda: stream.answered - stream.sent >= 100)
+        time.sleep(1)
+        # Those of rows that had been received when the client had to wait: 160 that waited for the model, and two messages.
+        assert stream.answered - stream.sent <= 100 + 160 + 20
+        last = 0
+        while last < 4990:
+            last = peer.said()["first"]
+        sending.join(60)
+        assert stream.failed is None
+        peer.close()
 
 
 def test_the_newest_answer_is_found_among_thousands() -> None:
@@ -687,6 +749,10 @@ def test_numbers_beyond_a_type_are_refused_and_infinite_ones_are_kept() -> None:
         (np.array([1.0, 1e6]), pa.float16()),
         (np.array([1.0, 1e300]), pa.float32()),
         (pa.array([[1.0], [1e300]]), pa.list_(pa.float32())),
+        ([[("a", 1.0)], [("a", 1e300)]], pa.map_(pa.string(), pa.float32())),
+        ([[("a", [1.0])], [("a", [1e300])]], pa.map_(pa.string(), pa.list_(pa.float32()))),
+        ([[("a", [("b", 1e300)])], []], pa.map_(pa.string(), pa.map_(pa.string(), pa.float32()))),
+        (pa.array([[("a", 1e300)], None], pa.map_(pa.string(), pa.float64())), pa.map_(pa.string(), pa.float32())),
         (pa.array([{"a": 1, "b": 1.0}, {"a": 1, "b": 1e300}]), pa.struct([("a", pa.int32()), ("b", pa.float32())])),
     ):
         with pytest.raises(bowstring.MismatchError, match="beyond its range"):
@@ -698,3 +764,58 @@ def test_numbers_beyond_a_type_are_refused_and_infinite_ones_are_kept() -> None:
     assert given(masked, pa.list_(pa.float32())) == [[None, 6.0], [7.0, 8.0]]
     with pytest.raises(bowstring.MismatchError, match="not a NoneType"):
         given(None, pa.float32())
+
+
+def test_maps_are_cast_like_other_columns() -> None:
+    def given(values: Any, items: pa.DataType, keys: pa.DataType | None = None) -> list[Any]:
+        kind = pa.map_(keys or pa.string(), items)
+        return predicted({"x": values}, len(values), pa.schema([("x", kind)]))["x"].to_pylist()  # type: ignore[no-any-return]
+
+    pairs = [[("a", 1), ("b", None)], None, [], [("c", 2)]]
+    assert given(pairs, pa.int8()) == given(pairs, pa.float32()) == pairs
+    assert given([dict(row) if row is not None else None for row in pairs], pa.int8()) == pairs
+    assert given(pa.array(pairs, pa.map_(pa.string(), pa.int64())).slice(1, 3), pa.int8()) == pairs[1:]
+    assert given([[("a", [1, 2]), ("b", None)], None], pa.list_(pa.int8())) == [[("a", [1, 2]), ("b", None)], None]
+    inner = [[("a", [("b", 1)])], [("a", None), ("c", [])]]
+    assert given(inner, pa.map_(pa.string(), pa.int8())) == inner
+    assert given([None, []], pa.int8()) == [None, []]
+    assert given([[("a", 2**63)]], pa.uint64()) == [[("a", 2**63)]]
+    for values, items, keys in (
+        ([[("a", 1.7)]], pa.int32(), None),
+        ([[("a", 300)]], pa.int8(), None),
+        ([[(1.7, 1)]], pa.int8(), pa.int32()),
+        ([[("a", [1.7])]], pa.list_(pa.int32()), None),
+        ([[("a", [("b", 1.7)])]], pa.map_(pa.string(), pa.int32()), None),
+    ):
+        with pytest.raises(bowstring.MismatchError, match="was declared"):
+            given(values, items, keys)
+    with pytest.raises(bowstring.MismatchError, match=r"a map of \('a', 1, 2\), which is not \(key, value\)"):
+        given([[("a", 1, 2)]], pa.int8())
+
+
+def test_moments_are_neither_dates_nor_times() -> None:
+    def given(values: Any, kind: pa.DataType) -> list[Any]:
+        return predicted({"x": values}, len(values), pa.schema([("x", kind)]))["x"].to_pylist()  # type: ignore[no-any-return]
+
+    day, early, before = datetime(2024, 7, 1), datetime(2024, 7, 1, 0, 0, 0, 1), datetime(1960, 1, 2, 23)
+    # Midnight in Berlin.
+    late = pa.array([datetime(2024, 6, 30, 22)], pa.timestamp("us", "Europe/Berlin"))
+    for kind in (pa.date32(), pa.date64()):
+        assert given([day, None], kind) == [day.date(), None]
+        assert given(late, kind) == [day.date()]
+        for values, wanted in (
+            ([early, None], kind),
+            ([before], kind),
+            (pa.array([day], pa.timestamp("us", "Europe/Berlin")), kind),
+            (np.array(["2024-07-01T00:00:00.000000001"], "datetime64[ns]"), kind),
+            ([[day, early]], pa.list_(kind)),
+            ([{"a": early}], pa.struct([("a", kind)])),
+            ([[("a", early)]], pa.map_(pa.string(), kind)),
+        ):
+            with pytest.raises(bowstring.MismatchError, match="a date has no time"):
+                given(values, wanted)
+    for kind in (pa.time32("s"), pa.time64("us")):
+        assert given(pa.array([None], pa.timestamp("us")), kind) == [None]
+        for values, wanted in (([day], kind), ([[day]], pa.list_(kind))):
+            with pytest.raises(bowstring.MismatchError, match="a time has no date"):
+                given(values, wanted)

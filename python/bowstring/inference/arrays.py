@@ -116,29 +116,49 @@ def _cast(name: str, array: Any, kind: pa.DataType) -> Any:
         )
     try:
         made = array.cast(kind)
-        if _overflows(array, made):
-            raise pa.ArrowInvalid("a number is beyond its range")
-        return made
+        lost = _lost(array, made)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise MismatchError(f"the model returned {name!r} as {array.type}, but {kind} was declared: {error}") from error
+    if lost is not None:
+        raise MismatchError(f"the model returned {name!r} as {array.type}, but {kind} was declared: {lost}")
+    return made
 
 
-def _overflows(array: Any, made: Any) -> bool:
-    """True if a number of ``array``, also in lists and structs, became infinite in ``made``."""
+def _lost(array: Any, made: Any) -> str | None:
+    """What values of ``array``, also in lists, maps and structs, have lost in ``made`` without an error of Arrow's cast."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_struct(array.type) and pa.types.is_struct(made.type):
         names = [field.name for field in array.type]
         children = zip(made.type, made.flatten(), strict=True)
         pairs = [(array.flatten()[names.index(field.name)], child) for field, child in children if field.name in names]
-        return any(_overflows(before, after) for before, after in pairs)
+        return next(filter(None, (_lost(before, after) for before, after in pairs)), None)
     if hasattr(array, "flatten") and hasattr(made, "flatten") and pa.types.is_nested(array.type):
-        return _overflows(array.flatten(), made.flatten())
-    numbers = pa.types.is_floating(array.type) or pa.types.is_integer(array.type)
-    if not numbers or not pa.types.is_floating(made.type) or len(array) != len(made):
-        return False
-    became = np.isinf(made.to_numpy(zero_copy_only=False)) & ~np.isinf(array.to_numpy(zero_copy_only=False))
-    return bool(became.any())
+        return _lost(_flat(array), _flat(made))
+    if len(array) != len(made):
+        return None
+    if pa.types.is_timestamp(array.type):
+        if pa.types.is_time(made.type) and made.null_count < len(made):
+            return "a time has no date"
+        # Of the time zone, as the cast has it.
+        if (
+            pa.types.is_date(made.type)
+            and pc.any(pc.not_equal(array.cast(pa.time64("ns")).cast(pa.int64()), 0)).as_py()
+        ):
+            return "a date has no time"
+    elif (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)) and pa.types.is_floating(made.type):
+        became = np.isinf(made.to_numpy(zero_copy_only=False)) & ~np.isinf(array.to_numpy(zero_copy_only=False))
+        if became.any():
+            return "a number is beyond its range"
+    return None
+
+
+def _flat(array: Any) -> Any:
+    """The values of lists, or the pairs of maps as structs: Arrow does not flatten maps."""
+    if not pa.types.is_map(array.type):
+        return array.flatten()
+    first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"]).slice(first, end - first)
 
 
 def _column(value: Any, wanted: pa.DataType | None) -> Any:
@@ -148,11 +168,13 @@ def _column(value: Any, wanted: pa.DataType | None) -> Any:
         value = value.detach().cpu().numpy()
     if not isinstance(value, (np.ndarray, list, tuple)) and hasattr(value, "__array__"):
         value = np.asarray(value)
-    if wanted is not None and pa.types.is_map(wanted) and not pa.types.is_nested(wanted.item_type):
-        # Pairs: by themselves they are lists of mixed values.
-        return pa.array(value, type=wanted)
+    if wanted is not None and pa.types.is_map(wanted):
+        return _maps(value, wanted)
     if not isinstance(value, np.ndarray) or value.ndim == 1:
-        return pa.array(value)
+        try:
+            return pa.array(value)
+        except OverflowError:  # Arrow infers int64 for all integers
+            return pa.array(value, type=pa.uint64())
     # [rows, ..., n] from the inside out. What is masked stays so.
     array = pa.array(value.reshape(-1))
     for axis in range(value.ndim - 1, 0, -1):
@@ -160,6 +182,29 @@ def _column(value: Any, wanted: pa.DataType | None) -> Any:
         offsets = np.arange(rows + 1, dtype=np.int32) * value.shape[axis]
         array = pa.ListArray.from_arrays(pa.array(offsets), array)
     return array
+
+
+def _maps(rows: Iterable[Any], wanted: pa.DataType) -> Any:
+    """Maps of rows of pairs. Keys and items are arrays by themselves: pairs are lists of mixed values, or lose silently."""
+    offsets: list[int | None] = []
+    keys: list[Any] = []
+    items: list[Any] = []
+    for row in rows:
+        pairs = row.as_py() if isinstance(row, pa.Scalar) else row
+        offsets.append(None if pairs is None else len(keys))
+        if pairs is None:
+            continue
+        for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
+            if isinstance(pair, Mapping):
+                pair = (pair["key"], pair["value"])
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise MismatchError(f"the model returned a map of {pair!r}, which is not (key, value)")
+            keys.append(pair[0])
+            items.append(pair[1])
+    offsets.append(len(keys))
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()), _column(keys, wanted.key_type), _column(items, wanted.item_type)
+    )
 
 
 def rebatched(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -78,7 +78,8 @@ class ModelClient:
         gives the same name, and ``first``. No two clients share one: rows are known by their numbers alone, so each would
         get the other's answers.
     :param first: the number of the first row without an answer.
-    :param window: rows that may wait for answers; at most the server's ``remember_rows``.
+    :param window: rows that may wait for answers; at most the server's ``remember_rows``. A call of more rows has up to 65,536 of
+        them under way.
     :param timeout: seconds without an answer, over all connections, before an error.
     :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
     """
@@ -293,14 +294,11 @@ class ModelClient:
         while True:
             with self._changed:
                 while not (found := self._to_send(schema)):
-                    if self._closed or self._broken is not None or self._failed is not None:
+                    if self._is_over():
                         return
-                    silent = time.monotonic() - self._heard
-                    if self._waiting and silent > self._timeout:
-                        raise flight.FlightTimedOutError(f"no answer for {silent:.0f} s")
                     if self._unsent and self._outstanding() <= 0:
                         return  # rows of another schema need another connection
-                    self._changed.wait(min(1.0, self._timeout / 4))
+                    self._pause()
                 first, batches = found
                 acked = self._used
             if schema is None:
@@ -308,6 +306,12 @@ class ModelClient:
                 writer.begin(schema)
             sent = 0
             for batch in _messages(batches):
+                with self._changed:
+                    # Answers are lost with a connection, and the server remembers no more of them.
+                    while 0 < self._outstanding() > max(self._window, _MOST_ROWS) - batch.num_rows:
+                        if self._is_over():
+                            return
+                        self._pause()
                 if self._closed or self._broken is not None:
                     return
                 said = {"first": first, "acked": acked}
@@ -319,6 +323,18 @@ class ModelClient:
                     more = self._outstanding() > sent
             if more:
                 time.sleep(_APART)
+
+    def _is_over(self) -> bool:
+        """True if this connection is to end."""
+        if self._closed or self._broken is not None or self._failed is not None:
+            return True
+        silent = time.monotonic() - self._heard
+        if self._waiting and silent > self._timeout:
+            raise flight.FlightTimedOutError(f"no answer for {silent:.0f} s")
+        return False
+
+    def _pause(self) -> None:
+        self._changed.wait(min(1.0, self._timeout / 4))
 
     def _outstanding(self) -> int:
         """Number of rows that were sent and have no answers."""

@@ -68,7 +68,7 @@ def serve_model(
     and it sends them again if it comes back. The
     answers of a stream come in the order of its rows, and each row goes to the model once, also if its client's connection breaks:
     the server remembers the last answers of each stream. Only when the model fails, rows go to it again: those of each client
-    alone, so that one client's rows do not fail the others'.
+    alone, so that one client's rows do not fail the others'. Calls of one client that came in one message may fail together.
 
     :param fn: maps a mapping of tensors to a mapping of arrays with as many rows, see :func:`bowstring.spark.predict`.
     :param batch_size: most rows of a micro-batch.
@@ -83,7 +83,8 @@ def serve_model(
     :param client_ca: CA of client certificates, PEM: clients without one are refused.
     :param insecure: be open to other machines without TLS and a token.
     :param max_streams: most streams at once; those without a client are dropped, oldest first.
-    :param remember_rows: answered rows that each stream remembers.
+    :param remember_rows: answered rows that each stream remembers after they were sent. A client that leaves as many unread is
+        waited for.
     :param remember_bytes: bytes of them, of all streams together: streams without a client are forgotten first, then the oldest
         answers of the others.
     :param queue_bytes: bytes of rows that wait for the model, at least 16 MiB. Beyond them clients wait with theirs, as they do
@@ -229,7 +230,10 @@ class _Sender:
         self._thread.start()
 
     def room(self, unread: int, rows: int) -> None:
-        """Waits while ``rows`` or more are not answered whose answers, with those not sent, may be ``unread`` bytes or more."""
+        """Waits while ``rows`` or more are not answered whose answers, with those not sent, may be ``unread`` bytes or more.
+
+        It waits too while as many answers as are remembered are not sent.
+        """
         stream = self._stream
         with stream.changed:
             while (

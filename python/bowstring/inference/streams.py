@@ -25,7 +25,11 @@ class Failed:
 
     num_rows: int
     why: str
-    nbytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the text, as of a record batch."""
+        return len(self.why)
 
     def slice(self, offset: int = 0, length: int | None = None) -> Failed:
         """The same for some of the rows, as of a record batch."""
@@ -119,7 +123,8 @@ class Stream:
             self.bytes += batch.nbytes
             if isinstance(batch, pa.RecordBatch):
                 self._width = batch.nbytes / batch.num_rows
-            while self._answers and self.answered - self._end() > self._remember:
+            # Those that this connection has not sent stay, and those that may be lost with it: `ahead` limits the former.
+            while self._answers and self.sent - self._end() > self._remember:
                 self._drop()
             self.changed.notify_all()
 
@@ -151,9 +156,12 @@ class Stream:
     def ahead(self, unread: int, rows: int) -> bool:
         """True if the client should be waited for: its unread answers have ``unread`` bytes, or may have with those that come.
 
-        Fewer than ``rows`` rows without answers do not count, since they may wait for more to come.
+        Fewer than ``rows`` rows without answers do not count, since they may wait for more to come. As many unread answers as are
+        remembered are enough too, whatever their bytes.
         """
         with self.changed:
+            if self.answered - self.sent >= self._remember:
+                return True
             waiting = self.taken - self.answered
             if waiting >= rows and self._width is None:
                 return True
@@ -185,7 +193,7 @@ class Stream:
     def after(self, row: int) -> Answer | None:
         """The next answers from ``row`` on, as far as there are any."""
         if row < self._first and self.failed is None:
-            self.fail(f"answers before row {self._first} are forgotten: the client's window is above remember_rows")
+            self.fail(f"answers before row {self._first} are forgotten: the client has acknowledged them")
         # The request is mostly for the newest of thousands.
         for first, batch in reversed(self._answers):
             if first <= row:
