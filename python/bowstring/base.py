@@ -259,11 +259,11 @@ class BaseLoader(ABC, Generic[A]):
         made = bytes(index) if isinstance(index, (bytes, bytearray, memoryview)) else None
         if made is not None:
             given["index"] = "auto"
+        # Where nothing gives its rank, it is that of the process, which may be another one at a later pass.
+        its_own = gang is None and not ranks.told(rank, world_size)
         if gang is None:
             ranks.not_in_workers(rank)
             given |= ranks.options(rank, world_size)
-        # Nothing says that it is the only one: that may come before its first pass.
-        self._untold = gang is None and given["rank"] is given["world_size"] is None and ranks.untold()
         url = self._urls = urls_of(url)
         # Addresses of the store are valid for as long as it is kept.
         self._store: _native.OwnStore | None = None
@@ -274,6 +274,7 @@ class BaseLoader(ABC, Generic[A]):
         member = None if gang is None else _member(gang)
         credentials = provider(credential_provider)
         self._native = _native.Loader(options, member, made, credentials, pads=self._tail == "pad")
+        self._opened_as = (self._native.rank, self._native.world_size) if its_own else None
         self._column_options: dict[str, Any] = json.loads(options)["columns"]
         # The options may be a server's.
         self._kept_arrow = frozenset(field["name"] for field in self._native.fields if field["stays_arrow"])
@@ -305,13 +306,13 @@ class BaseLoader(ABC, Generic[A]):
 
     def _pass(self, convert: Callable[[Any], Any], *into: Any) -> Iterator[Any]:
         """A pass of the native loader, as a loop gets it: in a Python frame between them an interrupt would cost a batch."""
-        self._still_alone()
+        self._still_its_rank()
         return self._native.begin(convert, *into)
 
-    def _still_alone(self) -> None:
-        """Refuses a pass over all rows by a process that is one of several by now."""
-        if self._untold:
-            ranks.joined_late()
+    def _still_its_rank(self) -> None:
+        """Refuses the share of a rank that the process is not, or no longer."""
+        if self._opened_as is not None:
+            ranks.unchanged(self._opened_as)
 
     def peek(self) -> dict[str, A]:
         """A copy of the next batch, to look at or to build a model with; at the end of an epoch, the first of the next one.
@@ -346,7 +347,7 @@ class BaseLoader(ABC, Generic[A]):
 
         It begins no pass: each call continues at the current position.
         """
-        self._still_alone()
+        self._still_its_rank()
         return self._native.next_into(*self._into(buffers, stream))
 
     def into(self, buffers: Mapping[str, Any], *, stream: Any = None) -> Iterator[dict[str, Any]]:
@@ -505,6 +506,7 @@ class BaseLoader(ABC, Generic[A]):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Moves to a position that :meth:`state_dict` returned, on any rank of any world size."""
+        self._still_its_rank()
         self._native.load_state(plain(state_dict))
 
     def stats(self) -> Stats:

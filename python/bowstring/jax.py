@@ -239,7 +239,7 @@ class Loader(BaseLoader[Any]):
 
     def __next__(self) -> dict[str, Any]:
         """The next batch from the loader's position, as of an iterator; ``StopIteration`` at the epoch's end, then the next."""
-        self._still_alone()
+        self._still_its_rank()
         batch = self._native.next(self._batch)
         if batch is None:
             raise StopIteration

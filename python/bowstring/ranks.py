@@ -8,7 +8,7 @@ import sys
 from bowstring import _native
 from bowstring.errors import ConfigError
 
-__all__ = ["group", "joined_late", "not_in_workers", "of_jax", "rank", "untold"]
+__all__ = ["group", "not_in_workers", "of_jax", "options", "rank", "told", "unchanged"]
 
 _OWN = ("BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE")
 
@@ -142,33 +142,28 @@ def rank() -> tuple[int, int, str]:
     return _joined() or _native.rank()
 
 
+def told(given_rank: object, given_world_size: object) -> bool:
+    """True if options or ``BOWSTRING_...`` give the rank, whatever this process is to others."""
+    return given_rank is not None or given_world_size is not None or any(map(os.environ.get, _OWN))
+
+
 def options(given_rank: object, given_world_size: object) -> dict[str, int]:
     """``rank`` and ``world_size`` of the process group, unless options or ``BOWSTRING_...`` give them."""
-    if given_rank is not None or given_world_size is not None or any(map(os.environ.get, _OWN)):
-        return {}
-    found = group()
+    found = None if told(given_rank, given_world_size) else group()
     return {} if found is None else {"rank": found[0], "world_size": found[1]}
 
 
-def untold() -> bool:
-    """True if neither the environment nor a framework tells this process a rank."""
-    if any(map(os.environ.get, _OWN)) or group() is not None:
-        return False
-    try:
-        return _native.launched() is None
-    except ConfigError:  # as opening a loader says too
-        return False
+def unchanged(opened: tuple[int, int]) -> None:
+    """Refuses a process that is another rank by now than the one, of so many, that a loader was opened as.
 
+    A process that has left its group is no other rank: a loop may end after it.
 
-def joined_late() -> None:
-    """Refuses a process that several have become since a loader was opened which reads all rows.
-
-    :raises ConfigError: naming the rank that the process has now.
+    :raises ConfigError: naming both ranks.
     """
     found = group()
-    if found is not None and found[1] > 1:
-        problem = (
-            f"this loader was opened before the process became rank {found[0]} of {found[1]}, so it reads all rows"
-        )
-        hint = "open it afterwards, or give rank and world_size (0 and 1 to read all rows in each process)"
-        raise ConfigError(f"option rank: {problem}; {hint}", option="rank")
+    if found is None or found == opened:
+        return
+    own = "all rows" if opened[1] == 1 else f"the rows of rank {opened[0]} of {opened[1]}"
+    problem = f"this loader was opened before the process became rank {found[0]} of {found[1]}, and reads {own}"
+    hint = "open it again and load its state, or give rank and world_size (0 and 1 to read all rows in each process)"
+    raise ConfigError(f"option rank: {problem}; {hint}", option="rank")

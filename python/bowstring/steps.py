@@ -87,7 +87,7 @@ class Steps:
         self._loader = loader
 
     def __iter__(self) -> Iterator[list[Step]]:
-        self._loader._still_alone()
+        self._loader._still_its_rank()
         native = self._loader._native
         native.begin(self._loader._batch)
         epoch, first, steps = native.epoch, native.step, native.steps

@@ -338,7 +338,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     def _beginning(self, at: Position | None) -> Position:
         """The start of a pass that begins now, ``at`` if given. Requests have numbers, so earlier passes may continue."""
         self._not_divided()
-        self._loader._still_alone()
+        self._loader._still_its_rank()
         native = self._loader._native
         # A loader that has just ended an epoch is at the next one, whose batches may already be on their way.
         if at is not None and (at[1] > 0 or at != (native.epoch, native.step)):

@@ -51,7 +51,7 @@ class DataLoader(BaseLoader[Any]):
         self._say_if_uneven()
         if not watched():
             return super()._pass(convert, *into)
-        self._still_alone()
+        self._still_its_rank()
         underway = Underway(self)
 
         def begun(columns: Any) -> Any:

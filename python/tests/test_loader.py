@@ -416,6 +416,31 @@ def test_a_loader_is_not_opened_before_its_process_is_one_of_several(
     assert len(list(untold)) == 20
 
 
+@pytest.mark.parametrize("origin", ["group", "launcher"])
+def test_a_loader_does_not_keep_the_share_of_a_rank_that_its_process_is_no_more(
+    numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch, origin: str
+) -> None:
+    """As after ``destroy_process_group`` and another ``init_process_group``: it would leave out the rows of other ranks."""
+    if origin == "group":
+        monkeypatch.setattr(ranks, "group", lambda: (0, 2))
+    else:
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    loader, told = Loader(numbers, batch_size=5), Loader(numbers, batch_size=5, rank=0, world_size=2)
+    assert len(list(loader)) == 10
+    state = loader.state_dict()
+    monkeypatch.setattr(ranks, "group", lambda: None)
+    assert len(list(loader)) == 10, "a process may leave its group first"
+    monkeypatch.setattr(ranks, "group", lambda: (0, 1))
+    for begin in (lambda: iter(loader), lambda: loader.load_state_dict(state)):
+        with pytest.raises(bowstring.ConfigError, match=r"rank 0 of 1, and reads the rows of rank 0 of 2; open it again"):
+            begin()
+    assert len(list(told)) == 10
+    with Loader(numbers, batch_size=10) as other:
+        other.load_state_dict(state)
+        assert (other.epoch, other.world_size, len(list(other))) == (1, 1, 10)
+
+
 def test_sizes_and_plain_values() -> None:
     for text, expected in {
         "0": 0,

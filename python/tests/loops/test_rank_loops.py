@@ -61,8 +61,15 @@ def work(rank):
     for name in ("BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE"):
         del os.environ[name]
     torch.distributed.barrier()
+    shared = DataLoader(path, batch_size=8, shuffle=False)
     torch.distributed.destroy_process_group()
     found["after"] = opened()[:2]
+    found["left"] = len(list(shared))
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store{rank}", rank=0, world_size=1)
+    try:
+        list(shared)
+    except bowstring.ConfigError as error:
+        found["remade"] = str(error)
     pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(found))
 
 
@@ -83,6 +90,8 @@ def test_spawned_processes_share_the_rows(tmp_path: pathlib.Path) -> None:
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, one in enumerate(found):
         assert one["before"][:2] == one["after"] == [0, 1]
+        assert one["left"] == 7
+        assert f"became rank 0 of 1, and reads the rows of rank {rank} of 2" in one["remade"]
         assert one["torch"] == one["numpy"]
         assert one["torch"][:2] == [rank, 2]
         assert list(map(len, one["torch"][2])) == list(map(len, one["theirs"])) == [8] * 6 + [3]
