@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -17,16 +18,20 @@ from torch.utils.dlpack import from_dlpack
 from bowstring import _native
 from bowstring.arrays import torch_stream
 from bowstring.base import BaseLoader
+from bowstring.batch import Layout
 from bowstring.errors import ConfigError, RemoteError, UnsupportedError
 from bowstring.index import index
 from bowstring.midstep import trained_on
 from bowstring.options import Url
+from bowstring.stacked import Stacked
 from bowstring.steps import Batches, Steps, no_random_split, no_rows_by_number, only, shared_again
 from bowstring.underway import Underway, watched
 
 __all__ = ["DataLoader", "Dataset", "shared_index"]
 
 _LOG = logging.getLogger("bowstring")
+# Most frames from a dataset's pass to the fetcher of torch's loader that takes from it.
+_DEPTH = 16
 
 
 class DataLoader(BaseLoader[Any]):
@@ -46,6 +51,9 @@ class DataLoader(BaseLoader[Any]):
     _underway: Underway | None = None
     # Whether a pass has said that the ranks' batches differ.
     _said = False
+    # The pass in use, if torch stacks rows of it, and whether Accelerate reads it a batch ahead of the loop.
+    _stacked: Stacked | None = None
+    _read_ahead = False
 
     def _pass(self, convert: Callable[[Any], Any], *into: Any) -> Iterator[Any]:
         self._say_if_uneven()
@@ -92,11 +100,25 @@ class DataLoader(BaseLoader[Any]):
         return super().__len__()
 
     def state_dict(self) -> dict[str, Any]:
+        if self._stacked is not None:
+            self._stacked.at_an_end()
+        if self._read_ahead and self.step > 0 and not _is_within(sys._getframe(1), "DataLoaderAdapter"):
+            raise UnsupportedError(
+                "Accelerate's loader around this bowstring.torch.Dataset reads a batch ahead, so that a state of the Dataset would "
+                "lose it: hand a bowstring.torch.DataLoader to Accelerator.prepare or Accelerator.prepare_data_loader, or save "
+                "with DataLoaderConfiguration(use_stateful_dataloader=True) and Accelerator.save_state"
+            )
         at = trained_on(self._native)
         # Always with ``left``: torch's distributed checkpoints load only states of the keys that the loader's own has.
         return {"left": [], **(super().state_dict() if at is None else self._native.state_at(*at))}
 
     state_dict.__doc__ = BaseLoader.state_dict.__doc__
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._stacked, self._read_ahead = None, False
+
+    load_state_dict.__doc__ = BaseLoader.load_state_dict.__doc__
 
     @property
     def dataset(self) -> Batches:
@@ -146,6 +168,9 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
     torch.utils.data.DataLoader(bowstring.torch.Dataset(url, batch_size=256), batch_size=None)
 
     It yields whole batches, hence ``batch_size=None``, and no worker processes: with ``num_workers`` above 0 it raises.
+
+    Hugging Face's Trainer and Accelerate need no such loader: give them a :class:`DataLoader`. Torch's has no ``set_epoch``, so a
+    Trainer that resumes in a later epoch would take the rows of epoch 0 from it.
     """
 
     def __getitem__(self, index: Any) -> NoReturn:
@@ -158,12 +183,17 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
                 "use torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)",
                 option="num_workers",
             )
-        if self.world_size > 1 and any(isinstance(one, _sharing()) for one in _callers(sys._getframe(1))):
+        frame = sys._getframe(1)
+        if self.world_size > 1 and _is_within(frame, "DataLoaderDispatcher", "IterableDatasetShard"):
             shared_again()
-        # As of `first + second`. A subclass may yield rows, for torch to stack.
-        callers = _callers(sys._getframe(1))
-        fetcher = next((one for one in callers if not isinstance(one, ChainDataset)), None)
-        if isinstance(fetcher, _BaseDatasetFetcher) and fetcher.auto_collation:
+        self._read_ahead = _is_within(frame, "DataLoaderDispatcher", "DataLoaderShard")
+        self._stacked = None
+        callers = list(islice(_callers(frame), _DEPTH))
+        fetcher = next((one for one in callers if isinstance(one, _BaseDatasetFetcher)), None)
+        if fetcher is None or not fetcher.auto_collation:
+            return super().__iter__()
+        # As of `first + second`.
+        if next(one for one in callers if not isinstance(one, ChainDataset)) is fetcher:
             # For any collate_fn.
             raise ConfigError(
                 "option batch_size: a bowstring.torch.Dataset yields whole batches, which torch would stack into batches "
@@ -171,21 +201,28 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
                 "bowstring.torch.Dataset",
                 option="batch_size",
             )
-        return super().__iter__()
+        # A subclass yields rows, for torch to stack.
+        stacked = Stacked(self._native, Layout(self._native, self._column_options, self._kept_arrow))
+        batches = self._pass(stacked.counting(self._batch, fetcher))
+        stacked.began()
+        self._stacked = stacked
+        return batches
 
 
 def _callers(frame: FrameType | None) -> Iterator[Any]:
     """The object whose method ``frame`` is, the one whose method called it, and so on; None for a function."""
     while frame is not None:
-        yield frame.f_locals.get("self")
+        # Only where there is one: to look at the variables of a frame keeps them all alive.
+        code = frame.f_code
+        yield frame.f_locals.get("self") if "self" in code.co_varnames + code.co_freevars else None
         frame = frame.f_back
 
 
-def _sharing() -> tuple[type[Any], ...]:
-    """Accelerate's classes that share batches of a dataset among the ranks, if it is imported."""
+def _is_within(frame: FrameType, *names: str) -> bool:
+    """True if a loader of Accelerate's, of one of these classes, is among the callers."""
     module = sys.modules.get("accelerate.data_loader")
-    names = ("DataLoaderDispatcher", "IterableDatasetShard")
-    return tuple(kind for name in names if (kind := getattr(module, name, None)) is not None)
+    kinds = tuple(kind for name in names if (kind := getattr(module, name, None)) is not None)
+    return bool(kinds) and any(isinstance(one, kinds) for one in _callers(frame))
 
 
 def shared_index(url: Url | Sequence[Url], group: Any = None, **options: Any) -> bytes:

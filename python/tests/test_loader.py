@@ -433,7 +433,9 @@ def test_a_loader_does_not_keep_the_share_of_a_rank_that_its_process_is_no_more(
     assert len(list(loader)) == 10, "a process may leave its group first"
     monkeypatch.setattr(ranks, "group", lambda: (0, 1))
     for begin in (lambda: iter(loader), lambda: loader.load_state_dict(state)):
-        with pytest.raises(bowstring.ConfigError, match=r"rank 0 of 1, and reads the rows of rank 0 of 2; open it again"):
+        with pytest.raises(
+            bowstring.ConfigError, match=r"rank 0 of 1, and reads the rows of rank 0 of 2; open it again"
+        ):
             begin()
     assert len(list(told)) == 10
     with Loader(numbers, batch_size=10) as other:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -91,6 +92,64 @@ def test_rows_of_a_subclass_may_be_stacked(numbers: pathlib.Path) -> None:
     found = [batch["id"].tolist() for batch in torch.utils.data.DataLoader(dataset, batch_size=4)]
     assert [len(rows) for rows in found] == [4] * 25
     assert sorted(row for rows in found for row in rows) == list(range(100))
+
+
+class Chained(Dataset):
+    """The same, without a generator of its own."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return itertools.chain.from_iterable(({"id": number} for number in batch["id"]) for batch in super().__iter__())
+
+
+class Twice(Rows):
+    """Each row of a batch, and then each of them once more."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in Dataset.__iter__(self):
+            yield from ({"id": number} for _ in range(2) for number in batch["id"])
+
+
+@pytest.mark.parametrize("kind", [Rows, Chained])
+@pytest.mark.parametrize("stacked", [4, 5, 10, 20])
+def test_stacked_rows_have_a_state_at_the_ends_of_batches(kind: Any, stacked: int, numbers: pathlib.Path) -> None:
+    """Within a batch, the rows that torch has not taken yet would be lost."""
+    dataset = kind(numbers, batch_size=10, columns=["id"])
+    loader = torch.utils.data.DataLoader(dataset, batch_size=stacked)
+    seen, states = [], {}
+    for _ in range(2):
+        for batch in loader:
+            seen += batch["id"].tolist()
+            if len(seen) % 10 == 0:
+                states[len(seen)] = dataset.state_dict()
+            else:
+                with pytest.raises(bowstring.UnsupportedError, match=r"the others would be lost.*batch_size=None"):
+                    dataset.state_dict()
+    assert len(states) == 200 // np.lcm(10, stacked)
+    for taken, state in states.items():
+        again = kind(numbers, batch_size=10, columns=["id"])
+        again.load_state_dict(state)
+        rest = [
+            row
+            for _ in range(2)
+            for batch in torch.utils.data.DataLoader(again, batch_size=4)
+            for row in batch["id"].tolist()
+        ]
+        assert rest[: 200 - taken] == seen[taken:]
+    # A state that is loaded is at its place, wherever the pass was.
+    next(iter(loader))
+    dataset.load_state_dict(states[20])
+    assert dataset.state_dict()["step"] == 2
+
+
+def test_a_subclass_that_repeats_rows_has_no_state_within_an_epoch(numbers: pathlib.Path) -> None:
+    dataset = Twice(numbers, batch_size=10, columns=["id"])
+    batches = iter(torch.utils.data.DataLoader(dataset, batch_size=20))
+    for _ in range(3):
+        next(batches)
+        with pytest.raises(bowstring.UnsupportedError, match="the others would be lost"):
+            dataset.state_dict()
+    assert len(list(batches)) == 7
+    assert (dataset.state_dict()["epoch"], dataset.state_dict()["step"]) == (1, 0)
 
 
 def test_a_loader_inside_torchs_dataloader_is_refused(numbers: pathlib.Path) -> None:

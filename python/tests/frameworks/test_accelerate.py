@@ -102,6 +102,28 @@ def test_a_rank_of_a_dataset_is_not_shared_again(dispatched: bool, kinds: pathli
         next(iter(prepared(2)))
 
 
+def test_a_dataset_that_is_read_ahead_has_no_state_of_its_own(kinds: pathlib.Path) -> None:
+    """In a loader of Accelerate's on one rank: the batch that was read ahead would be lost."""
+    from accelerate.data_loader import prepare_data_loader
+
+    dataset = Dataset(kinds, batch_size=8, columns=["id"])
+    torchs = torch.utils.data.DataLoader(dataset, batch_size=None)
+    prepared = prepare_data_loader(torchs, num_processes=1, process_index=0, put_on_device=True)
+    for step, _ in enumerate(prepared):
+        if step == 2:
+            break
+    assert dataset.step == 4
+    with pytest.raises(bowstring.UnsupportedError, match=r"reads a batch ahead.*hand a bowstring\.torch\.DataLoader"):
+        dataset.state_dict()
+    assert len(list(prepared)) == 13
+    # As the prepared loader counts: an epoch that was left does not count.
+    dataset.load_state_dict({**dataset.state_dict(), "step": 3})
+    assert dataset.state_dict()["step"] == 3
+    iterator = iter(torchs)
+    next(iterator)
+    assert dataset.state_dict()["step"] == 4
+
+
 def test_a_distributed_checkpoint_loads_after_a_pass_was_left(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """It loads the keys of the loader's own state, so these are always the same."""
     import torch.distributed.checkpoint as dcp
