@@ -28,7 +28,8 @@ class Course:
     batches queue here until the model has trained on them. Keras says neither whether an epoch gets a new iterator nor how many
     batches an execution had; the requests show both. A pass that follows the end of the last one is ``repeat()`` going on, maybe
     long before training gets there. Otherwise, the first pass that begins with Keras' epoch is that of a new iterator, and begins
-    where training is. Passes of validation and of callbacks are beside training, and change nothing here.
+    where training is. Passes of validation and of callbacks are beside training, and those of Keras' ``evaluate`` and ``predict``
+    in and outside of ``fit``: they change nothing here.
     """
 
     def __init__(self, steps: int, position: Position) -> None:
@@ -39,6 +40,10 @@ class Course:
         # Where the next pass begins, if it was set, and the next fit.
         self.start: Position | None = None
         self.origin: Position | None = None
+        # Something was taken, or trained on, since the position was set.
+        self._taken = False
+        # A pass beside training has moved the loader since the last other one began. Guarded by the dataset's lock.
+        self.moved = False
         self.training = False
         # The last fit, which may have been interrupted.
         self._fit: Fit | None = None
@@ -66,6 +71,19 @@ class Course:
         with self._lock:
             self._leave()
             self.start = self.consumed = self.origin = position
+            self._taken = False
+
+    def due(self) -> Position | None:
+        """Where the next pass begins, if not where the loader is."""
+        with self._lock:
+            return self._due()
+
+    def _due(self) -> Position | None:
+        if self.start is not None or not self.moved:
+            return self.start
+        # An abandoned pass is not continued.
+        epoch, step = self.consumed
+        return (epoch + 1, 0) if self._taken and step else (epoch, step)
 
     def _leave(self) -> None:
         self.training = self.opening = False
@@ -83,10 +101,10 @@ class Course:
     def iterated(self) -> bool:
         """Somebody iterates over the dataset itself: Keras, a callback, or a loop after a fit that was interrupted.
 
-        True if it is in a fit, but not for training.
+        True if it is beside training.
         """
         with self._lock:
-            beside = _beside(self._fit) if self.training else None
+            beside = _beside(self._fit if self.training else None)
             if beside is None and self.training and not self.opening and not (self.late and self._fresh):
                 self._give_up()
             return beside is True
@@ -97,7 +115,7 @@ class Course:
         if not self.awaited:
             self.origin = None
 
-    def begin(self, beside: bool) -> tuple[int, Position | None]:
+    def begin(self, beside: bool, data: Dataset) -> tuple[int, Position | None]:
         """The number of a pass that begins now: 0 outside of ``fit``, -1 beside training. And where, if not at the next epoch."""
         with self._lock:
             at, goes_on = self.start, False
@@ -106,14 +124,19 @@ class Course:
             if self.training:
                 opens = self._validating is None and (self._fresh or at is not None)
                 if not opens and self._ended is None:
-                    if self._fit is None or self._fit.runs():
+                    if self._fit is None or self._fit.runs() or _is_tested(data):
                         # Of stages behind the dataset.
                         return -1, (self.consumed[0], 0)
                     self._give_up()
+                    at = self._due()
                 elif at is None and self._ended is not None and not (self._fresh and self._untried):
                     at, goes_on = (self._ended, 0), True
                 elif at is None:
                     at = self.consumed
+            elif _is_tested(data):
+                return -1, (self.consumed[0], 0)
+            else:
+                at = self._due()
             self.start = self._ended = None
             if not self.training:
                 return 0, at
@@ -131,6 +154,7 @@ class Course:
                 self._fresh = False
             elif number == 0 and not self.training:
                 self.consumed = (epoch, step + 1)
+                self._taken = True
 
     def end(self, number: int, epoch: int, restored: bool) -> None:
         """A batch after the last one of ``epoch`` was requested in the pass ``number``, maybe of a restored iterator."""
@@ -151,6 +175,7 @@ class Course:
         with self._lock:
             self._leave()
             self.start = self.consumed = self.origin = self._opened(origin)
+            self._taken = False
             self._fit = _fit()
             self.awaited = False
             self.training = True
@@ -186,7 +211,7 @@ class Course:
             for _ in range(min(batches, len(self._ahead))):
                 epoch, step = self._ahead.popleft()
                 self.consumed = (epoch, step + 1) if step + 1 < self._steps else (epoch + 1, 0)
-                self._untried = False
+                self._taken, self._untried = True, False
             self.origin = self.consumed
 
     def finish(self) -> None:
@@ -238,14 +263,50 @@ def _fit() -> Fit | None:
 
 
 def _beside(fit: Fit | None) -> bool | None:
-    """Whether a call within ``fit`` is of validation or a callback, and not of training; ``None`` outside of it."""
-    frame, beside = sys._getframe(2), False
+    """Whether a call within ``fit`` is of validation or a callback, and not of training.
+
+    Outside of it: ``True`` within Keras' own ``evaluate`` or ``predict``, else ``None``.
+    """
+    frame, beside, tests = sys._getframe(2), False, False
     while fit is None or not fit.is_at(frame):
         beside = beside or frame.f_code.co_name == "evaluate" or _is_hook(frame.f_code)
+        tests = tests or _tests(frame)
         if frame.f_back is None:
-            return None
+            return True if tests else None
         frame = frame.f_back
     return beside
+
+
+def _tests(frame: FrameType) -> bool:
+    """Whether ``frame`` is a call of Keras' ``evaluate`` or ``predict``, and not of a function of the user's."""
+    if frame.f_code.co_name not in ("evaluate", "predict"):
+        return False
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("keras", "tf_keras")
+
+
+def _is_tested(data: Dataset) -> bool:
+    """Whether Keras evaluates or predicts over stages behind ``data``, in any thread: TensorFlow begins their passes in its own."""
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            if _tests(frame):
+                of = frame.f_locals.get("x")
+                if _is_behind(of, data) or (of is data and _distributes(frame.f_locals.get("self"))):
+                    return True
+            frame = frame.f_back
+    return False
+
+
+def _is_behind(stages: Any, data: Dataset) -> bool:
+    return isinstance(stages, tf.data.Dataset) and any(of is data or _is_behind(of, data) for of in stages._inputs())
+
+
+def _distributes(model: Any) -> bool:
+    """Whether ``model`` has a strategy, which makes stages of any dataset."""
+    strategy = getattr(model, "distribute_strategy", None)
+    # Outside of every scope.
+    with tf.Graph().as_default():
+        return strategy is not None and strategy is not tf.distribute.get_strategy()
 
 
 class Mark(int):

@@ -68,8 +68,9 @@ def dataset(
     devices of one process, wrong for several.
 
     Every iterator is a pass, as for :class:`bowstring.Loader`: the first one begins at the dataset's position, each later one the
-    next epoch, wherever the previous one ended. A pass from which nothing was taken does not count; stages after this one take
-    ahead of the loop. Several iterators may be active: each requests its own batches by number, which is slow.
+    next epoch, wherever the previous one ended. A pass from which nothing was taken does not count, nor do those of Keras'
+    ``evaluate`` and ``predict``; stages after this one take ahead of the loop. Several iterators may be active: each requests its
+    own batches by number, which is slow.
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
@@ -218,7 +219,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         """Makes the next iterator begin with ``epoch``, as :meth:`bowstring.Loader.set_epoch` does."""
         with self._lock:
             course = self._course
-            due = course.consumed if course.opening else course.start
+            due = course.consumed if course.opening else course.due()
             if due is None or due[0] != epoch:
                 self._loader.set_epoch(epoch)
                 due = (self._loader.epoch, self._loader.step)
@@ -228,9 +229,10 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     def peek(self) -> Any:
         """A copy of the next batch, as from :meth:`bowstring.Loader.peek`, in this dataset's structure."""
         with self._lock:
-            if self._course.start is not None:
-                self._seek(*self._course.start)
-                self._course.start = None
+            due = self._course.due()
+            if due is not None:
+                self._seek(*due)
+                self._course.start, self._course.moved = None, False
             arrays = self._loader._native.peek(self._arrays)
         if arrays is None:
             raise NotFoundError("there is no batch to look at: an epoch of this dataset has no steps")
@@ -318,9 +320,11 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     def _begin(self, beside: bool) -> Any:
         with self._lock:
-            number, at = self._course.begin(beside)
+            number, at = self._course.begin(beside, self)
             epoch, step = self._beginning(at)
-            self._begun = max(self._begun, epoch)
+            self._course.moved = number < 0
+            if number >= 0:
+                self._begun = max(self._begun, epoch)
         return [_int64(number * _EPOCHS + epoch), _int64(step), _int64(self._steps)]
 
     def _not_divided(self) -> None:
@@ -349,7 +353,8 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     def _next(self) -> Position:
         """Where a pass would begin now."""
         with self._lock:
-            at, self._course.start = self._course.start, None
+            at = self._course.due()
+            self._course.start, self._course.moved = None, False
             return self._beginning(at)
 
     def _seek(self, epoch: int, step: int) -> None:
@@ -371,6 +376,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         wanted = (of, int(step))
         with self._lock:
             native = self._loader._native
+            self._course.moved |= number < 0
             if (native.epoch, native.step) != wanted:
                 self._seek(*wanted)
             batch = native.next(_itself)

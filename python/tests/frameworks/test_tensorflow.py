@@ -8,6 +8,8 @@ import os
 import pathlib
 import random
 import subprocess
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -653,6 +655,206 @@ def test_validation_over_the_same_data_is_beside_training(kinds: pathlib.Path, s
     fit(data, model)
     assert model.seen == want[17:]
     assert (data.epoch, data.step) == (3, 0)
+
+
+class Broken(Exception):
+    """Raised by a model under test."""
+
+
+def broken(model: Any, data: Any) -> list[list[int]]:
+    def test_step(batch: Any) -> Any:
+        if len(model.tested) == 3:
+            raise Broken
+        return Reader.test_step(model, batch)
+
+    model.test_step, model.test_function = test_step, None
+    with pytest.raises(Broken):
+        evaluated(model, data)
+    del model.test_step
+    model.test_function = None
+    return list(model.tested)
+
+
+# Passes of Keras' own over the data, outside of fit.
+TESTS: dict[str, Callable[[Any, Dataset], Any]] = {
+    **{name: PASSES[name] for name in ("evaluate", "evaluate a part", "evaluate ahead", "predict")},
+    "evaluate some steps": lambda model, data: model.evaluate(data, steps=2, verbose=0),
+    "predict ahead": lambda model, data: model.predict(data.map(lambda x, y: x).prefetch(2), verbose=0).shape,
+    "broken": broken,
+    "broken ahead": lambda model, data: broken(model, data.prefetch(2)),
+}
+
+
+@pytest.mark.parametrize(
+    ("stages", "tests"),
+    [
+        *(("itself", tests) for tests in TESTS),
+        *(
+            (stages, tests)
+            for stages in ("prefetch", "repeat, prefetch")
+            for tests in ("evaluate some steps", "predict ahead")
+        ),
+    ],
+)
+def test_evaluate_and_predict_between_fits_are_beside_training(kinds: pathlib.Path, stages: str, tests: str) -> None:
+    want = expected(kinds, epochs=5)
+    options: dict[str, Any] = {"steps_per_epoch": 13} if stages.startswith("repeat") else {}
+    data, model = labelled(kinds), recorded()
+    for epochs in (2, 4):
+        # A callback that was made before counts the same.
+        for follow in (data.callback(), None):
+            before = data.state_dict()
+            assert (data.epoch, data.step) == (epochs - 2, 0)
+            found = TESTS[tests](model, data)
+            assert data.state_dict() == before
+            if tests == "evaluate":
+                assert found == want[13 * data.epoch :][:13]
+            if follow is not None:
+                kept = follow
+        assert ids(data.peek()[0]) == want[13 * data.epoch]
+        TESTS[tests](model, data)
+        model.fit(STAGES[stages](data), initial_epoch=data.epoch, epochs=epochs, callbacks=[kept], verbose=0, **options)
+        assert model.seen == want[: 13 * epochs]
+    # So it is for a loop, which itself counts, and for a fit without the callback.
+    TESTS[tests](model, data)
+    assert [ids(x) for x, _ in data] == want[52:]
+    assert (data.epoch, data.step) == (5, 0)
+
+
+@pytest.mark.parametrize("tests", TESTS)
+def test_a_restored_position_outlasts_evaluate_and_predict(kinds: pathlib.Path, tests: str) -> None:
+    want = expected(kinds)
+
+    def restored() -> tuple[Dataset, Recorder]:
+        data, model = labelled(kinds), recorded()
+        TESTS[tests](model, data)
+        data.load_state_dict(data.state_at(9))
+        TESTS[tests](model, data)
+        assert (data.epoch, data.step) == (0, 9)
+        assert ids(data.peek()[0]) == want[9]
+        TESTS[tests](model, data)
+        # It is due already.
+        data.set_epoch(0)
+        assert (data.epoch, data.step) == (0, 9)
+        return data, model
+
+    data, model = restored()
+    model.fit(data.prefetch(2), epochs=2, callbacks=[data.callback()], verbose=0)
+    assert model.seen == want[9:26]
+    data, _ = restored()
+    assert [ids(x) for x, _ in data] == want[9:13]
+    data, model = restored()
+    model.fit(data, epochs=1, verbose=0)
+    assert model.seen == want[9:13]
+
+
+@pytest.mark.parametrize("tests", TESTS)
+def test_an_interrupted_fit_outlasts_evaluate_and_predict(kinds: pathlib.Path, tests: str) -> None:
+    want = expected(kinds)
+    for stages in ("itself", "prefetch"):
+        data, model = labelled(kinds), recorded()
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(STAGES[stages](data), epochs=2, callbacks=[data.callback(), Stop(data, 5)], verbose=0)
+        for _ in range(2):
+            TESTS[tests](model, data)
+            assert (data.epoch, data.step) == (0, 5)
+        model.fit(STAGES[stages](data), epochs=2, callbacks=[data.callback()], verbose=0)
+        assert model.seen == want[:26]
+        assert (data.epoch, data.step) == (2, 0)
+
+
+def test_loops_of_a_user_count_beside_evaluate(kinds: pathlib.Path) -> None:
+    want = expected(kinds, epochs=5)
+    data, model = labelled(kinds), recorded()
+
+    def evaluate(data: Any) -> list[list[int]]:
+        return [ids(x) for x, _ in data]
+
+    assert evaluate(data.prefetch(2)) == want[:13]
+    for count, (x, _) in enumerate(data):
+        assert ids(x) == want[13 + count]
+        model.evaluate(data, steps=2 + count, verbose=0)
+        assert (data.epoch, data.step) == (1, count + 1)
+        if count == 4:
+            break
+    # An abandoned pass is not continued.
+    assert evaluate(data) == want[26:39]
+    model.evaluate(data, steps=2, verbose=0)
+    assert evaluate(data.repeat(2)) == want[39:]
+    assert (data.epoch, data.step) == (5, 0)
+
+
+@pytest.mark.parametrize("kind", ["a loop", "a fit", "a fit without the callback"])
+def test_evaluate_in_another_thread_is_beside_training(kinds: pathlib.Path, kind: str) -> None:
+    want = expected(kinds)
+    data, model, tested = labelled(kinds), recorded(), recorded()
+    turns = threading.Semaphore(0)
+
+    def test_step(batch: Any) -> Any:
+        assert turns.acquire(timeout=60)
+        return Reader.test_step(tested, batch)
+
+    tested.test_step = test_step
+    seen = 0
+
+    def had(*_: Any, logs: Any = None) -> None:
+        """It is under way for all of three epochs."""
+        nonlocal seen
+        seen += 1
+        if seen % 3 == 0:
+            turns.release()
+            while len(tested.tested) < seen // 3:
+                time.sleep(0.001)
+
+    thread = threading.Thread(target=tested.evaluate, args=(data,), kwargs={"verbose": 0})
+    thread.start()
+    if kind == "a loop":
+        for _ in range(3):
+            for x, _ in data:
+                model.seen.append(ids(x))
+                had()
+    else:
+        follow = [] if "without" in kind else [data.callback()]
+        count = keras.callbacks.LambdaCallback(on_train_batch_end=had)
+        model.fit(data, epochs=3, callbacks=[*follow, count], verbose=0)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert model.seen == want
+    assert rows_of(tested.tested) == rows_of(want[:13])
+    assert data.state_dict() in (data.state_at(0, 3), data.state_at(13, 2))
+
+
+def test_evaluate_over_one_of_several_datasets_is_beside_training(kinds: pathlib.Path) -> None:
+    want = expected(kinds)
+    data, other, model = labelled(kinds), labelled(kinds), recorded()
+    evaluate = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: model.evaluate(data.prefetch(2), verbose=0))
+    model.fit(other, epochs=2, callbacks=[other.callback(), evaluate], validation_data=data, verbose=0)
+    assert model.seen == want[:26]
+    assert (data.epoch, data.step) == (0, 0)
+    assert model.tested == want[:13] * 4
+    # A loop over another one counts meanwhile.
+    loop = keras.callbacks.LambdaCallback(on_test_begin=lambda *_: [ids(x) for x, _ in other.prefetch(2)])
+    model.evaluate(data, callbacks=[loop], verbose=0)
+    assert (other.epoch, other.step) == (3, 0)
+    model.seen.clear()
+    model.fit(data, epochs=1, callbacks=[data.callback()], verbose=0)
+    assert model.seen == want[:13]
+
+
+def test_evaluate_and_predict_on_two_devices_are_beside_training(kinds: pathlib.Path) -> None:
+    data = opened(kinds, columns=["p", "half"], pack={"p": ["x"]}, targets="half")
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse")
+    for epochs in (1, 2):
+        # The first one builds the model.
+        model.evaluate(data, verbose=0)
+        model.predict(data, verbose=0)
+        model.evaluate(data.prefetch(2), steps=2, verbose=0)
+        assert (data.epoch, data.step) == (epochs - 1, 0)
+        model.fit(data, initial_epoch=data.epoch, epochs=epochs, callbacks=[data.callback()], verbose=0)
+        assert int(model.optimizer.iterations.numpy()) == 13 * epochs
+        assert (data.epoch, data.step) == (epochs, 0)
 
 
 def test_a_fit_opens_the_epoch_after_one_that_has_ended(kinds: pathlib.Path) -> None:

@@ -307,8 +307,26 @@ for options, over, hook in cases:
                 pass
         made.fit(data, initial_epoch=data.epoch, epochs=2, callbacks=[data.callback(), *others], verbose=0, **options)
         beside.append([over or "validation", hook, stop_after, list(seen), [data.epoch, data.step]])
+
+# The same before fits, over a position that was loaded, and between them.
+passes["some steps"] = lambda model, data: model.evaluate(data, steps=2, verbose=0)
+passes["evaluate ahead"] = lambda model, data: model.evaluate(data.prefetch(2), verbose=0)
+passes["predict ahead"] = lambda model, data: model.predict(data.prefetch(2), verbose=0)
+del passes["one batch"]
+between = []
+for name, over in passes.items():
+    seen.clear()
+    data, made, places = opened(), model(), []
+    for step in (2, 6):
+        over(made, data)
+        if step == 2:
+            data.load_state_dict(data.state_at(step))
+            over(made, data)
+        places.append([data.epoch, data.step])
+        made.fit(data, initial_epoch=data.epoch, epochs=data.epoch + 1, callbacks=[data.callback()], verbose=0)
+    between.append([name, places, list(seen), [data.epoch, data.step]])
 print()
-print(json.dumps([found, beside]))
+print(json.dumps([found, beside, between]))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -331,7 +349,7 @@ def test_the_callback_follows(
     process = script(f"{RECORDED}\n{RESUMED}", path)
     out, errors = process.communicate(timeout=280)
     assert process.returncode == 0, errors[-4000:]
-    found, beside = json.loads(out.splitlines()[-1])
+    found, beside, between = json.loads(out.splitlines()[-1])
     assert len(found) == (12 if backend == "jax" else 6)
     for stages, after, place, seen, end in found:
         assert place == [*divmod(after, 6)], (stages, after)
@@ -340,6 +358,9 @@ def test_the_callback_follows(
     assert len(beside) == 22
     for *case, seen, end in beside:
         assert (seen, end) == (want, [2, 0]), case
+    assert len(between) == 6
+    for name, places, seen, end in between:
+        assert (places, seen, end) == ([[0, 2], [1, 0]], want[2:], [2, 0]), name
 
 
 # The same over torch's loader, with the callback of the docs.
