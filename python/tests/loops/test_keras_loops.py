@@ -307,26 +307,8 @@ for options, over, hook in cases:
                 pass
         made.fit(data, initial_epoch=data.epoch, epochs=2, callbacks=[data.callback(), *others], verbose=0, **options)
         beside.append([over or "validation", hook, stop_after, list(seen), [data.epoch, data.step]])
-
-# The same before fits, over a position that was loaded, and between them.
-passes["some steps"] = lambda model, data: model.evaluate(data, steps=2, verbose=0)
-passes["evaluate ahead"] = lambda model, data: model.evaluate(data.prefetch(2), verbose=0)
-passes["predict ahead"] = lambda model, data: model.predict(data.prefetch(2), verbose=0)
-del passes["one batch"]
-between = []
-for name, over in passes.items():
-    seen.clear()
-    data, made, places = opened(), model(), []
-    for step in (2, 6):
-        over(made, data)
-        if step == 2:
-            data.load_state_dict(data.state_at(step))
-            over(made, data)
-        places.append([data.epoch, data.step])
-        made.fit(data, initial_epoch=data.epoch, epochs=data.epoch + 1, callbacks=[data.callback()], verbose=0)
-    between.append([name, places, list(seen), [data.epoch, data.step]])
 print()
-print(json.dumps([found, beside, between]))
+print(json.dumps([found, beside]))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -349,7 +331,7 @@ def test_the_callback_follows(
     process = script(f"{RECORDED}\n{RESUMED}", path)
     out, errors = process.communicate(timeout=280)
     assert process.returncode == 0, errors[-4000:]
-    found, beside, between = json.loads(out.splitlines()[-1])
+    found, beside = json.loads(out.splitlines()[-1])
     assert len(found) == (12 if backend == "jax" else 6)
     for stages, after, place, seen, end in found:
         assert place == [*divmod(after, 6)], (stages, after)
@@ -358,8 +340,57 @@ def test_the_callback_follows(
     assert len(beside) == 22
     for *case, seen, end in beside:
         assert (seen, end) == (want, [2, 0]), case
-    assert len(between) == 6
-    for name, places, seen, end in between:
+
+
+# Evaluates and predicts over the data of fits, before them, over a position that was loaded, and between them.
+BETWEEN = """
+from bowstring.tensorflow import dataset
+
+passes = {
+    "evaluate": lambda model, data: model.evaluate(data, verbose=0),
+    "some steps": lambda model, data: model.evaluate(data, steps=2, verbose=0),
+    "ahead": lambda model, data: model.evaluate(data.prefetch(2), verbose=0),
+    "predict": lambda model, data: model.predict(data, verbose=0),
+}
+found = []
+for name, over in passes.items():
+    seen.clear()
+    data, made, places = dataset(path, batch_size=8, columns=["x", "y"], targets="y"), model(), []
+    for step in (2, 6):
+        over(made, data)
+        if step == 2:
+            data.load_state_dict(data.state_at(step))
+            over(made, data)
+        places.append([data.epoch, data.step])
+        made.fit(data, initial_epoch=data.epoch, epochs=data.epoch + 1, callbacks=[data.callback()], verbose=0)
+    found.append([name, places, list(seen), [data.epoch, data.step]])
+print()
+print(json.dumps(found))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_evaluate_and_predict_between_fits_do_not_count(
+    backend: str, tmp_path: pathlib.Path, script: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On TensorFlow `frameworks/test_tensorflow.py` tests it."""
+    if backend == "jax":
+        pytest.importorskip("jax")
+    path = tmp_path / "pairs.parquet"
+    columns = {name: pa.array(range(ROWS), pa.float32()) for name in "xy"}
+    pq.write_table(pa.table(columns), path, row_group_size=30)
+    with Loader(path, batch_size=BATCH, columns=["x"]) as loader:
+        want = [batch["x"].tolist() for _ in range(2) for batch in loader]
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    process = script(f"{RECORDED}\n{BETWEEN}", path)
+    out, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-4000:]
+    found = json.loads(out.splitlines()[-1])
+    assert len(found) == 4
+    for name, places, seen, end in found:
         assert (places, seen, end) == ([[0, 2], [1, 0]], want[2:], [2, 0]), name
 
 
