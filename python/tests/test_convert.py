@@ -340,6 +340,19 @@ def test_a_forked_child_leaves_the_conversion_of_its_parent_alone(
     assert (child.returncode, out) == (0, "True\n"), errors
 
 
+def test_a_column_of_differing_types_may_be_left_out(tmp_path: pathlib.Path) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    for number, odd in enumerate((pa.array([b"x"]), pa.array([1]))):
+        pq.write_table(pa.table({"id": [number], "odd": odd}), source / f"{number}.parquet")
+    with pytest.raises(bowstring.MismatchError, match='type of column "odd" in file 0.parquet and file 1.parquet'):
+        bowstring.convert(source, out, to="parquet", progress=False)
+    assert bowstring.convert(source, out, to="parquet", columns=["id"], verify=True, progress=False)["rows"] == 2
+    command = [sys.executable, "-m", "bowstring", "inspect", str(source)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "2 rows" in shown and 'type of column "odd"' in shown
+
+
 def test_addresses_filters_and_budgets_are_those_of_loaders(
     numbers: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

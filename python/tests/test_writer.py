@@ -400,7 +400,7 @@ def test_only_a_bowstring_dataset_is_replaced(tmp_path: pathlib.Path) -> None:
 
 
 @needs_pyarrow(14, "giving a schema to others")
-@pytest.mark.parametrize("form", ["dictionary", "runs", "list of dictionary"])
+@pytest.mark.parametrize("form", ["dictionary", "runs", "list of dictionary", "large dictionary"])
 def test_times_in_dictionaries_are_times_to_every_reader(form: str, tmp_path: pathlib.Path) -> None:
     keys = pa.array([0, 1, 0], pa.int32())
     for kind, numbers in {
@@ -411,6 +411,10 @@ def test_times_in_dictionaries_are_times_to_every_reader(form: str, tmp_path: pa
         width = pa.int32() if kind == pa.time32("s") else pa.int64()
         values = pa.array(numbers, width).cast(kind)
         column: Any = pa.DictionaryArray.from_arrays(keys, values)
+        if form == "large dictionary":
+            # What no row has need not fit.
+            others = pa.array([2**62] * 5 if kind == pa.timestamp("s", "UTC") else numbers * 3, width).cast(kind)
+            column = pa.DictionaryArray.from_arrays(keys, pa.concat_arrays([values, others]))
         if form == "runs":
             column = pa.RunEndEncodedArray.from_arrays(pa.array([1, 2, 3], pa.int32()), values.take(keys))
         if form == "list of dictionary":

@@ -13,6 +13,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser};
 use serde_json::{Map, Value, json};
 
 use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, alternative, is_of_columns, option};
+use crate::pipeline::rank::batch_tasks;
 use crate::pipeline::{Kind, LoaderOptions, paths_at_home};
 use crate::store::{at_home, path_at_home};
 use crate::{Error, Result};
@@ -319,6 +320,8 @@ impl LoaderArgs {
         let mut options = self.options()?;
         if options.world_size.is_some() {
             options.rank.get_or_insert(0);
+        } else if let (None, Some(tasks)) = (options.rank, batch_tasks()) {
+            (options.rank, options.world_size) = (Some(0), Some(tasks));
         }
         Ok(options)
     }

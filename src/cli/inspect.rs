@@ -364,7 +364,8 @@ fn is_text(ty: &DataType) -> bool {
 fn binary_columns(dataset: &Dataset, columns: &[Column]) -> Vec<String> {
     let is_binary = |ty: &DataType| matches!(ty, DataType::Binary | DataType::LargeBinary | DataType::BinaryView);
     let roots = dataset.schema().fields().iter().filter(|root| is_binary(root.data_type()));
-    roots.map(|root| root.name().clone()).filter(|name| columns.iter().any(|column| column.name == *name)).collect()
+    let read = |name: &String| dataset.check_type(name).is_ok() && columns.iter().any(|column| column.name == *name);
+    roots.map(|root| root.name().clone()).filter(read).collect()
 }
 
 /// Samples some rows of the first, the middle and the last row group. `None` if the first value there is no image.

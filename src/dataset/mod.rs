@@ -73,7 +73,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, SchemaRef};
 use parquet::file::metadata::ParquetMetaData;
-use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
+use parquet::schema::types::ColumnDescriptor;
 
 pub use described::Petastorm;
 #[cfg(feature = "convert")]
@@ -350,7 +350,7 @@ impl Dataset {
     /// The schemas of the files, each once, in the order in which files have them, with the columns that their leaves make up, in the
     /// same order.
     #[cfg(feature = "cli")]
-    pub(crate) fn file_columns(&self) -> impl Iterator<Item = (&SchemaDescriptor, &SchemaRef)> {
+    pub(crate) fn file_columns(&self) -> impl Iterator<Item = (&parquet::schema::types::SchemaDescriptor, &SchemaRef)> {
         self.inner.layouts.iter().map(|layout| (layout.descriptor(), &layout.schema))
     }
 

@@ -134,6 +134,21 @@ fn of_environment_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Found> {
     resolve(rank, world_size).map(|found| Found { why: why(), ..found })
 }
 
+/// The number of tasks of the SLURM job in whose batch script this process runs, if that alone is known: its ranks are other processes.
+pub fn batch_tasks() -> Option<u32> {
+    batch_tasks_in(|name| std::env::var(name).ok())
+}
+
+fn batch_tasks_in(lookup: impl Fn(&str) -> Option<String>) -> Option<u32> {
+    let slurm = LAUNCHERS.into_iter().find(|launcher| launcher.form == Form::Slurm)?;
+    let is_other = |name: &&str| ![slurm.rank, slurm.world_size].contains(name);
+    if variables().filter(is_other).any(|name| lookup(name).is_some()) {
+        return None;
+    }
+    lookup(slurm.rank)?;
+    lookup(slurm.world_size)?.trim().parse().ok()
+}
+
 /// The rank that a launcher gives in this process's environment; `None` if there is no launcher.
 ///
 /// # Errors
@@ -290,6 +305,20 @@ mod tests {
     fn with(variables: &str) -> Result<Found> {
         let pairs: Vec<(&str, &str)> = variables.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
         discover_in(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn a_batch_script_knows_the_tasks_of_its_job_and_is_none() {
+        let tasks = |variables: &str| {
+            let pairs: Vec<(&str, &str)> =
+                variables.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
+            batch_tasks_in(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert_eq!(tasks("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=7"), Some(8));
+        for known in ["RANK=1", "OMPI_COMM_WORLD_RANK=1", "SLURM_STEP_ID=0", "BOWSTRING_WORLD_SIZE=2"] {
+            assert_eq!(tasks(&format!("SLURM_PROCID=0 SLURM_NTASKS=8 {known}")), None, "{known}");
+        }
+        assert_eq!((tasks("SLURM_NTASKS=8"), tasks("SLURM_PROCID=0"), tasks("")), (None, None, None));
     }
 
     /// The variables that each launcher really leaves, as far as they concern ranks and could be mistaken for one: 14

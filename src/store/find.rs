@@ -125,6 +125,8 @@ async fn found(urls: &[String], access: Access<'_>, max_files: usize) -> Result<
                         entry.insert((url.as_str(), hits));
                     }
                     Entry::Occupied(first) if first.get().1.is_named_as(hits) => {}
+                    // Stores of content by its digest, as of Hugging Face's cache, have one file for all that are equal.
+                    Entry::Occupied(first) if first.get().1.is_link() && hits.is_link() => {}
                     Entry::Occupied(first) => return Err(twice(&hits.place.url(real), first.get().0, url)),
                 }
             }

@@ -92,6 +92,11 @@ impl Hits {
         self.by == By::Name && other.by == By::Name && self.written == other.written
     }
 
+    /// Returns true if it names a link to a file.
+    pub(super) fn is_link(&self) -> bool {
+        self.by == By::Name && !self.real.is_empty()
+    }
+
     /// The path of one of its files in the namespace.
     fn path_in(&self, seen: &Seen, path: &Path) -> String {
         let below = below(path.as_ref(), &self.base);

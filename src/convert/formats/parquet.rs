@@ -45,7 +45,9 @@ pub(crate) fn open(src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
     };
     let dataset = runtime.block_on(Dataset::open(&[src.to_owned()], options))?;
     let manifest = Arc::clone(dataset.manifest());
-    let names: Vec<String> = dataset.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let names = dataset.schema().fields().iter().map(|field| field.name());
+    // The others may be left out.
+    let names: Vec<String> = names.filter(|name| dataset.check_type(name).is_ok()).cloned().collect();
     let all = dataset.project(&names)?;
     let touched: Vec<String> = (0..manifest.files.len()).map(|file| touched(&dataset, file)).collect();
     let mut shards = Vec::with_capacity(manifest.groups.len());
@@ -121,6 +123,7 @@ impl Source for ParquetSource {
     fn agree(&self, columns: &[usize]) -> Result<()> {
         let fields = self.schema.fields();
         let names: Vec<&str> = columns.iter().filter_map(|number| Some(fields.get(*number)?.name().as_str())).collect();
+        names.iter().try_for_each(|name| self.dataset.check_type(name))?;
         self.dataset.check_classes_below(&names)
     }
 

@@ -150,7 +150,10 @@ impl Job {
             }
         };
         let fields: Vec<Field> = wanted.iter().map(field).collect();
-        let metadata = huggingface::metadata_of(given.metadata(), &fields);
+        // What is said of a column is not said of the type that it is given here.
+        let is_kept = |field: &&Field| options.schema.as_ref().is_none_or(|types| types.get(field.name()).is_none());
+        let kept: Vec<Field> = fields.iter().filter(is_kept).cloned().collect();
+        let metadata = huggingface::metadata_of(given.metadata(), &kept);
         let (sample, sampled) = first_rows(&*source, &read, options)?;
         let mut schema = sample::mark_images(&Schema::new_with_metadata(fields, metadata), &sample)?;
         let at = |row| source.place(sampled, row);

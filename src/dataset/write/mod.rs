@@ -330,7 +330,16 @@ impl DatasetWriter {
     fn piece(&mut self, piece: &RecordBatch) -> Result<()> {
         let mut columns = Vec::with_capacity(piece.num_columns());
         for (column, field) in piece.columns().iter().zip(self.schema.fields()) {
-            columns.push(cast(column, field.data_type()).map_err(|misfit| unwritable(field, &misfit.into()))?);
+            let cast = |column: &ArrayRef, to| cast(column, to).map_err(|misfit| unwritable(field, &misfit.into()));
+            columns.push(match (column.data_type(), field.data_type()) {
+                // Of a large dictionary only the values of these rows are cast; the others need not fit either.
+                (DataType::Dictionary(_, given), to @ DataType::Dictionary(_, values))
+                    if given != values && column.as_any_dictionary().values().len() > column.len() =>
+                {
+                    cast(&cast(column, given)?, to)?
+                }
+                (_, to) => cast(column, to)?,
+            });
         }
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns);
         let batch = batch.map_err(|error| {
@@ -493,7 +502,6 @@ fn plain(data_type: &DataType) -> DataType {
         DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
         DataType::Map(field, sorted) => DataType::Map(inner(field), *sorted),
         // Readers see only the values, which may be large strings as they are.
-        DataType::Dictionary(keys, values) => DataType::Dictionary(keys.clone(), Box::new(plain_time(values))),
         DataType::RunEndEncoded(ends, values) => {
             let time = plain_time(values.data_type());
             DataType::RunEndEncoded(Arc::clone(ends), Arc::new(values.as_ref().clone().with_data_type(time)))
@@ -509,6 +517,7 @@ fn plain_time(data_type: &DataType) -> DataType {
         DataType::Timestamp(TimeUnit::Second, zone) => DataType::Timestamp(TimeUnit::Millisecond, zone.clone()),
         DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
         DataType::Date64 => DataType::Date32,
+        DataType::Dictionary(keys, values) => DataType::Dictionary(keys.clone(), Box::new(plain_time(values))),
         other => other.clone(),
     }
 }
