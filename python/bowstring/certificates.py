@@ -100,7 +100,8 @@ def audit(certificates: Certificate | Iterable[Certificate], *, key: bytes | Non
     without any certificate of some rank is neither. ``findings`` are the steps that were not consumed once, and those that only
     some ranks reached. ``apart`` names ranks that resumed where others did not: each step is still consumed once by each rank, but
     a model that all ranks train together has lost or repeated the steps in between. Of several certificates of one loader the last
-    one counts. ``continues`` is true if all ranks begin with a state, at ``from``: what came before has no certificate here.
+    one counts. ``continues`` is true if all ranks begin with a state at the start of a later epoch: what came before has
+    no certificate here.
 
     :param certificates: results of :meth:`bowstring.Loader.certificate`, or paths of JSON files of them, or of directories with
         such files (not of directories in them); a single one needs no list.

@@ -290,8 +290,11 @@ def _is_tested(data: Dataset) -> bool:
         frame: FrameType | None = top
         while frame is not None:
             if _tests(frame):
-                of = frame.f_locals.get("x")
-                if _is_behind(of, data) or (of is data and _distributes(frame.f_locals.get("self"))):
+                given = frame.f_locals.get("x")
+                # That of a strategy knows what it distributes.
+                of = getattr(given, "_original_dataset", given)
+                is_distributed = of is not given or _distributes(frame.f_locals.get("self"))
+                if _is_behind(of, data) or (of is data and is_distributed):
                     return True
             frame = frame.f_back
     return False

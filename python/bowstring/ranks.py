@@ -58,10 +58,11 @@ def group() -> tuple[int, int] | None:
     return None if found is None else found[:2]
 
 
-def _joined() -> tuple[int, int, str] | None:
+def _joined(*, agreed: bool = True) -> tuple[int, int, str] | None:
     for joined, name in ((_torch, "torch.distributed's process group"), (of_jax, "jax.distributed")):
         if (found := joined()) is not None:
-            _agreed(found, name)
+            if agreed:
+                _agreed(found, name)
             parts = _parts_of_a_model()
             return found[0] // parts, found[1] // parts, name
     # Its workers inherit the environment of whatever started Ray on their host.
@@ -160,8 +161,8 @@ def unchanged(opened: tuple[int, int]) -> None:
 
     :raises ConfigError: naming both ranks.
     """
-    found = group()
-    if found is None or found == opened:
+    found = _joined(agreed=False)
+    if found is None or found[:2] == opened:
         return
     own = "all rows" if opened[1] == 1 else f"the rows of rank {opened[0]} of {opened[1]}"
     problem = f"this loader was opened before the process became rank {found[0]} of {found[1]}, and reads {own}"

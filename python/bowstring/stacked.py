@@ -48,6 +48,9 @@ class Stacked:
         self._before = 0
         self._given = 0
         self._one_each = True
+        self._batches = 0
+        self._whole = True
+        self._keeps = False
 
     def began(self) -> None:
         """Notes the position of the pass, once it has begun."""
@@ -62,6 +65,8 @@ class Stacked:
                 self._follow(fetcher)
             # A subclass that leaves out or repeats rows, or keeps some for later, has no ends of batches to be known by.
             self._one_each = self._one_each and self._given in (0, self._taken)
+            self._whole = self._whole and self._batches in (0, self._taken)
+            self._batches += 1
             self._given += Batch(columns, self._layout).rows
             return batch
 
@@ -74,6 +79,8 @@ class Stacked:
             # Of an earlier pass: in a `ChainDataset`, or of a subclass that repeats.
             self._count = rows.count
             self._before = rows.count.taken
+        elif hasattr(rows, "state_dict") and not hasattr(rows, "_native"):
+            self._keeps = True
         elif rows is not None:
             self._count = _Count(1)
             fetcher.dataset_iter = _Counted(rows, self._count)
@@ -88,6 +95,8 @@ class Stacked:
         :raises UnsupportedError: with what can be done instead.
         """
         epoch, step = self._native.epoch, self._native.step
+        if self._keeps or (self._whole and self._batches > 1 and self._taken == self._batches):
+            return
         if epoch != self._from[0] or step <= self._from[1] or (self._one_each and self._taken == self._given):
             return
         raise UnsupportedError(

@@ -56,6 +56,7 @@ class DataLoader(BaseLoader[Any]):
     _read_ahead = False
 
     def _pass(self, convert: Callable[[Any], Any], *into: Any) -> Iterator[Any]:
+        self._stacked, self._read_ahead = None, False
         self._say_if_uneven()
         if not watched():
             return super()._pass(convert, *into)
@@ -100,7 +101,8 @@ class DataLoader(BaseLoader[Any]):
         return super().__len__()
 
     def state_dict(self) -> dict[str, Any]:
-        if self._stacked is not None:
+        # A subclass with a state of its own keeps the rest of its batch there.
+        if self._stacked is not None and type(self).state_dict is DataLoader.state_dict:
             self._stacked.at_an_end()
         if self._read_ahead and self.step > 0 and not _is_within(sys._getframe(1), "DataLoaderAdapter"):
             raise UnsupportedError(
@@ -186,12 +188,13 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
         frame = sys._getframe(1)
         if self.world_size > 1 and _is_within(frame, "DataLoaderDispatcher", "IterableDatasetShard"):
             shared_again()
-        self._read_ahead = _is_within(frame, "DataLoaderDispatcher", "DataLoaderShard")
-        self._stacked = None
+        read_ahead = _is_within(frame, "DataLoaderDispatcher", "DataLoaderShard")
         callers = list(islice(_callers(frame), _DEPTH))
         fetcher = next((one for one in callers if isinstance(one, _BaseDatasetFetcher)), None)
         if fetcher is None or not fetcher.auto_collation:
-            return super().__iter__()
+            batches = super().__iter__()
+            self._read_ahead = read_ahead
+            return batches
         # As of `first + second`.
         if next(one for one in callers if not isinstance(one, ChainDataset)) is fetcher:
             # For any collate_fn.
@@ -205,7 +208,7 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
         stacked = Stacked(self._native, Layout(self._native, self._column_options, self._kept_arrow))
         batches = self._pass(stacked.counting(self._batch, fetcher))
         stacked.began()
-        self._stacked = stacked
+        self._stacked, self._read_ahead = stacked, read_ahead
         return batches
 
 

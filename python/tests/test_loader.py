@@ -404,7 +404,7 @@ def test_a_loader_is_not_opened_before_its_process_is_one_of_several(
 ) -> None:
     """As before ``init_process_group``: it would read all rows in each process."""
     untold, told = Loader(numbers, batch_size=5), Loader(numbers, batch_size=5, rank=0, world_size=1)
-    monkeypatch.setattr(ranks, "group", lambda: (1, 2))
+    monkeypatch.setattr(ranks, "_torch", lambda: (1, 2))
     into = {"id": np.zeros(5, np.int64)}
     begins: list[Callable[[], object]] = [lambda: next(iter(untold)), lambda: next(untold.batches())]
     for begin in (*begins, lambda: untold.next_into(into), lambda: next(untold.into(into))):
@@ -412,7 +412,7 @@ def test_a_loader_is_not_opened_before_its_process_is_one_of_several(
             begin()
         assert error.value.option == "rank"
     assert len(list(told)) == 20
-    monkeypatch.setattr(ranks, "group", lambda: (0, 1))
+    monkeypatch.setattr(ranks, "_torch", lambda: (0, 1))
     assert len(list(untold)) == 20
 
 
@@ -422,22 +422,24 @@ def test_a_loader_does_not_keep_the_share_of_a_rank_that_its_process_is_no_more(
 ) -> None:
     """As after ``destroy_process_group`` and another ``init_process_group``: it would leave out the rows of other ranks."""
     if origin == "group":
-        monkeypatch.setattr(ranks, "group", lambda: (0, 2))
+        monkeypatch.setattr(ranks, "_torch", lambda: (0, 2))
     else:
         monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", "2")
     loader, told = Loader(numbers, batch_size=5), Loader(numbers, batch_size=5, rank=0, world_size=2)
     assert len(list(loader)) == 10
     state = loader.state_dict()
-    monkeypatch.setattr(ranks, "group", lambda: None)
+    monkeypatch.setattr(ranks, "_torch", lambda: None)
     assert len(list(loader)) == 10, "a process may leave its group first"
-    monkeypatch.setattr(ranks, "group", lambda: (0, 1))
+    monkeypatch.setattr(ranks, "_torch", lambda: (0, 1))
     for begin in (lambda: iter(loader), lambda: loader.load_state_dict(state)):
         with pytest.raises(
             bowstring.ConfigError, match=r"rank 0 of 1, and reads the rows of rank 0 of 2; open it again"
         ):
             begin()
     assert len(list(told)) == 10
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
     with Loader(numbers, batch_size=10) as other:
         other.load_state_dict(state)
         assert (other.epoch, other.world_size, len(list(other))) == (1, 1, 10)

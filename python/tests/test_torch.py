@@ -152,6 +152,70 @@ def test_a_subclass_that_repeats_rows_has_no_state_within_an_epoch(numbers: path
     assert (dataset.state_dict()["epoch"], dataset.state_dict()["step"]) == (1, 0)
 
 
+class Keeping(Dataset):
+    """Single rows, with the rest of the batch in the state."""
+
+    def __init__(self, *urls: Any, **options: Any) -> None:
+        super().__init__(*urls, **options)
+        self.rest: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        batches = super().__iter__()
+        while True:
+            while self.rest:
+                yield self.rest.pop(0)
+            try:
+                self.rest = next(batches)["id"].tolist()
+            except StopIteration:
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"base": super().state_dict(), "rest": list(self.rest)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state["base"])
+        self.rest = state["rest"]
+
+
+class Whole(Dataset):
+    """Its batches, for a collate_fn that takes them out of torch's list."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (batch["id"] for batch in super().__iter__())
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(Keeping, {"batch_size": 6}), (Whole, {"batch_size": 1, "collate_fn": lambda batches: batches[0]})],
+)
+def test_a_subclass_that_keeps_what_is_under_way_has_a_state(
+    kind: Any, options: dict[str, Any], numbers: pathlib.Path
+) -> None:
+    def opened() -> Any:
+        return kind(numbers, batch_size=10, columns=["id"])
+
+    def rows(dataset: Any) -> Iterator[list[int]]:
+        return (batch.tolist() for batch in torch.utils.data.DataLoader(dataset, **options))
+
+    whole = [row for batch in rows(opened()) for row in batch]
+    dataset, seen = opened(), []
+    for number, batch in enumerate(rows(dataset)):
+        seen += batch
+        if number == 2:
+            break
+    again = opened()
+    again.load_state_dict(dataset.state_dict())
+    assert seen + [row for batch in rows(again) for row in batch] == whole
+
+
+def test_a_pass_that_stacked_rows_says_nothing_of_the_next_one(numbers: pathlib.Path) -> None:
+    dataset = Rows(numbers, batch_size=10, columns=["id"])
+    next(iter(torch.utils.data.DataLoader(dataset, batch_size=4)))
+    dataset.set_epoch(0)
+    next(dataset.batches())
+    assert dataset.state_dict()["step"] == 1
+
+
 def test_a_loader_inside_torchs_dataloader_is_refused(numbers: pathlib.Path) -> None:
     loader = DataLoader(numbers, batch_size=10, columns=["id"])
     for options in ({}, {"batch_size": 4, "shuffle": True}, {"batch_size": None}):

@@ -181,6 +181,14 @@ fn taken(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
 
 /// Arrow's cast. `safe` turns the misfits that Arrow detects into nulls.
 fn plain(array: &dyn Array, to: &DataType, safe: bool) -> Result<ArrayRef, ArrowError> {
+    let from = array.data_type();
+    if let DataType::Dictionary(_, values) = to
+        && !matches!(from, DataType::Dictionary(..))
+        && from != values.as_ref()
+    {
+        // Arrow packs a time's number as one of the other unit.
+        return plain(&*plain(array, values, safe)?, to, safe);
+    }
     cast_with_options(array, to, &CastOptions { safe, ..CastOptions::default() })
 }
 
@@ -398,7 +406,7 @@ mod tests {
         Decimal128Array, Float32Array, Float64Array, Int32Array, Int64Array, ListArray, StringArray, StructArray,
         TimestampNanosecondArray, TimestampSecondArray, UInt64Array,
     };
-    use arrow::datatypes::{Int32Type, Int64Type};
+    use arrow::datatypes::{Int32Type, Int64Type, TimestampMillisecondType};
 
     use super::*;
 
@@ -588,5 +596,10 @@ mod tests {
         let there = cast(&repeated, &dictionary).unwrap();
         assert_eq!(cast(&there, &DataType::Int32).unwrap().as_primitive::<Int32Type>().values(), &[5, 5, 6]);
         assert_eq!(cast(&there, &DataType::Boolean).unwrap_err().row, Some(0));
+        let time = |unit| DataType::Timestamp(unit, None);
+        let seconds: ArrayRef = Arc::new(TimestampSecondArray::from(vec![7, 7]));
+        let packed = DataType::Dictionary(Box::new(DataType::Int8), Box::new(time(TimeUnit::Millisecond)));
+        let back = cast(&cast(&seconds, &packed).unwrap(), &time(TimeUnit::Millisecond)).unwrap();
+        assert_eq!(back.as_primitive::<TimestampMillisecondType>().values(), &[7000, 7000]);
     }
 }

@@ -202,9 +202,10 @@ def _maps(rows: Iterable[Any], wanted: pa.DataType) -> Any:
             keys.append(pair[0])
             items.append(pair[1])
     offsets.append(len(keys))
-    return pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()), _column(keys, wanted.key_type), _column(items, wanted.item_type)
-    )
+    # Arrow refuses numbers that are no such decimals, and casts no short integers.
+    of = wanted.item_type
+    values = pa.array(items, of) if pa.types.is_decimal(of) else _column(items, of)
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), _column(keys, wanted.key_type), values)
 
 
 def rebatched(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

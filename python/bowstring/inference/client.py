@@ -78,8 +78,8 @@ class ModelClient:
         gives the same name, and ``first``. No two clients share one: rows are known by their numbers alone, so each would
         get the other's answers.
     :param first: the number of the first row without an answer.
-    :param window: rows that may wait for answers; at most the server's ``remember_rows``. A call of more rows has up to 65,536 of
-        them under way.
+    :param window: rows that may wait for answers; at most the server's ``remember_rows``. A call of more rows has so many of them
+        under way.
     :param timeout: seconds without an answer, over all connections, before an error.
     :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
     """
@@ -305,10 +305,10 @@ class ModelClient:
                 schema = batches[0].schema
                 writer.begin(schema)
             sent = 0
-            for batch in _messages(batches):
+            for batch in _messages(batches, min(_MOST_ROWS, self._window)):
                 with self._changed:
                     # Answers are lost with a connection, and the server remembers no more of them.
-                    while 0 < self._outstanding() > max(self._window, _MOST_ROWS) - batch.num_rows:
+                    while 0 < self._outstanding() > self._window - batch.num_rows:
                         if self._is_over():
                             return
                         self._pause()
@@ -425,26 +425,26 @@ class ModelClient:
         return done
 
 
-def _messages(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _messages(batches: list[pa.RecordBatch], most: int = _MOST_ROWS) -> Iterator[pa.RecordBatch]:
     """The same rows in few messages of moderate size."""
     try:
         together = [joined(batches)]
     except pa.ArrowException:  # such as dictionaries that have too many values together
         together = batches
     for batch in together:
-        yield from _halved(batch)
+        yield from _halved(batch, most)
 
 
-def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _halved(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
     """Halves of halves, as long as they have too many rows, or are too large and that helps: a part has all of a dictionary."""
     size, half = batch.nbytes, batch.num_rows // 2
     parts = [batch.slice(0, half), batch.slice(half)]
     is_large = size > _TOGETHER_BYTES and half and sum(part.nbytes for part in parts) <= 1.5 * size
-    if batch.num_rows <= _MOST_ROWS and not is_large:
+    if batch.num_rows <= most and not is_large:
         yield batch
         return
     for part in parts:
-        yield from _halved(part)
+        yield from _halved(part, most)
 
 
 def _words(error: Exception) -> str:

@@ -140,7 +140,10 @@ def _stamped_away(spark: Any, names: Iterable[str]) -> list[tuple[Any, ...]]:
     def tag(status: Any) -> str | None:
         try:
             # A tag changes with the bytes; the times of some stores are whole seconds.
-            return str(status.getEtag()) if is_instance_of(spark.sparkContext._gateway, status, tagged) else None
+            if not is_instance_of(spark.sparkContext._gateway, status, tagged):
+                return None
+            found = status.getEtag()
+            return None if found is None else str(found)
         except Py4JError:  # older than Hadoop 3.3.2
             return None
 
