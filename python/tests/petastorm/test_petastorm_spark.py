@@ -258,7 +258,9 @@ def test_a_converter_is_used_again_for_rows_that_spark_holds(spark: Any, tmp_pat
 def test_a_converter_of_an_rdd_over_files_is_made_anew(spark: Any, tmp_path: pathlib.Path) -> None:
     text = tmp_path / "lines.txt"
     text.write_text("1\n2\n")
-    frame = spark.sparkContext.textFile(str(text)).map(lambda line: (int(line),)).toDF("id long")
+    lines = spark.sparkContext.textFile(str(text))
+    # `toDF` would take the session that was made last.
+    frame = spark.createDataFrame(lines.map(lambda line: (int(line),)), "id long")
     assert len(make_spark_converter(frame)) == 2
     text.write_text("1\n2\n3\n")
     assert len(make_spark_converter(frame)) == 3
