@@ -1118,7 +1118,7 @@ def test_a_dataset_is_not_opened_before_its_process_is_one_of_several(
     kinds: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = opened(kinds)
-    monkeypatch.setattr("bowstring.ranks.group", lambda: (1, 2))
+    monkeypatch.setattr("bowstring.ranks._torch", lambda: (1, 2))
     with pytest.raises(tf.errors.OpError, match="before the process became rank 1 of 2"):
         next(iter(data))
 
