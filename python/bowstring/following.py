@@ -122,6 +122,10 @@ class Course:
             if beside:
                 return -1, (self.consumed[0], 0)
             if self.training:
+                ended = None if self._validating is None else self._validating[0]
+                if ended is not None and self._ended is None and not _is_tested(data):
+                    # `repeat()` was between two passes when Keras began to validate, which takes from other data.
+                    self._ended, self._validating = ended, (None,)
                 opens = self._validating is None and (self._fresh or at is not None)
                 if not opens and self._ended is None:
                     if self._fit is None or self._fit.runs() or _is_tested(data):
@@ -293,8 +297,9 @@ def _is_tested(data: Dataset) -> bool:
                 given = frame.f_locals.get("x")
                 # That of a strategy knows what it distributes.
                 of = getattr(given, "_original_dataset", given)
-                is_distributed = of is not given or _distributes(frame.f_locals.get("self"))
-                if _is_behind(of, data) or (of is data and is_distributed):
+                if _is_behind(of, data):
+                    return True
+                if of is data and (of is not given or _distributes(frame.f_locals.get("self"))):
                     return True
             frame = frame.f_back
     return False

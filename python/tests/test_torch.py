@@ -208,6 +208,37 @@ def test_a_subclass_that_keeps_what_is_under_way_has_a_state(
     assert seen + [row for batch in rows(again) for row in batch] == whole
 
 
+class Left:
+    """Single rows of batches, with those that are left as its state: torchdata saves it beside the dataset's."""
+
+    def __init__(self, batches: Iterator[dict[str, Any]]) -> None:
+        self.batches, self.left = batches, []
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if not self.left:
+            self.left = next(self.batches)["id"].tolist()
+        return self.left.pop(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"left": self.left}
+
+
+class Leaving(Dataset):
+    def __iter__(self) -> Iterator[int]:
+        return Left(super().__iter__())
+
+
+def test_an_iterator_with_a_state_stays_that_of_torchs_loader(numbers: pathlib.Path) -> None:
+    dataset = Leaving(numbers, batch_size=10, shuffle=False, columns=["id"])
+    batches: Any = iter(torch.utils.data.DataLoader(dataset, batch_size=4))
+    assert next(batches).tolist() == [0, 1, 2, 3]
+    assert batches._dataset_fetcher.dataset_iter.state_dict() == {"left": [4, 5, 6, 7, 8, 9]}
+    assert dataset.state_dict()["step"] == 1
+
+
 def test_a_pass_that_stacked_rows_says_nothing_of_the_next_one(numbers: pathlib.Path) -> None:
     dataset = Rows(numbers, batch_size=10, columns=["id"])
     next(iter(torch.utils.data.DataLoader(dataset, batch_size=4)))

@@ -230,7 +230,7 @@ impl fmt::Display for Report {
             _ => writeln!(f, "{verdict}, from {} up to {}", at(audit.from), at(audit.until))?,
         }
         if audit.continues {
-            writeln!(f, "It continues a run: what was consumed before has no certificate here")?;
+            writeln!(f, "Continues an earlier run, of which no certificates are here")?;
         }
         if !audit.complete {
             writeln!(f, "NOT complete: some ranks end there, others at {}", at(audit.end))?;

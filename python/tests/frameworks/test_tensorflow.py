@@ -461,6 +461,24 @@ def test_fit_has_every_batch_once_behind_any_stages(
     assert (data.epoch, data.step) == divmod(sum(lengths), 13)
 
 
+def test_a_repeat_goes_on_when_validation_begins_between_two_of_its_passes(kinds: pathlib.Path) -> None:
+    """A reader that is ahead of training requests the end of a pass and begins the next one, with anything in between."""
+    data = opened(kinds)
+    course = data._course
+    course.train((0, 0))
+    course.expect(opening=True)
+    number, at = course.begin(False, data)
+    assert at == (0, 0)
+    course.take(number, 0, 12)
+    course.end(number, 0, restored=False)
+    course.validate(begins=True)
+    assert course.begin(False, data) == (number + 1, (1, 0))
+    # Another one without such an end is beside training.
+    assert course.begin(False, data)[0] == -1
+    course.validate(begins=False)
+    course.finish()
+
+
 @pytest.mark.parametrize("per_execution", [1, 4])
 @pytest.mark.parametrize(
     ("stages", "options", "lengths"),
@@ -843,7 +861,8 @@ def test_evaluate_over_one_of_several_datasets_is_beside_training(kinds: pathlib
 
 def test_evaluate_and_predict_on_two_devices_are_beside_training(kinds: pathlib.Path) -> None:
     data = opened(kinds, columns=["p", "half"], pack={"p": ["x"]}, targets="half")
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile(optimizer="sgd", loss="mse")
     for epochs in (1, 2):
@@ -851,6 +870,7 @@ def test_evaluate_and_predict_on_two_devices_are_beside_training(kinds: pathlib.
         model.evaluate(data, verbose=0)
         model.predict(data, verbose=0)
         model.evaluate(data.prefetch(2), steps=2, verbose=0)
+        model.evaluate(strategy.experimental_distribute_dataset(data), steps=2, verbose=0)
         assert (data.epoch, data.step) == (epochs - 1, 0)
         model.fit(data, initial_epoch=data.epoch, epochs=epochs, callbacks=[data.callback()], verbose=0)
         assert int(model.optimizer.iterations.numpy()) == 13 * epochs

@@ -198,6 +198,29 @@ def test_loops(
     assert found["loops"] >= 28
 
 
+# Runs a program on a backend of Keras, over a file of pairs: the batches of two epochs, and what the program prints.
+OverPairs = Callable[[str, str], tuple[list[Any], Any]]
+
+
+@pytest.fixture
+def over_pairs(tmp_path: pathlib.Path, script: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> OverPairs:
+    def run(backend: str, program: str) -> tuple[list[Any], Any]:
+        if backend == "jax":
+            pytest.importorskip("jax")
+        path = tmp_path / "pairs.parquet"
+        columns = {name: pa.array(range(ROWS), pa.float32()) for name in "xy"}
+        pq.write_table(pa.table(columns), path, row_group_size=30)
+        with Loader(path, batch_size=BATCH, columns=["x"]) as loader:
+            want = [batch["x"].tolist() for _ in range(2) for batch in loader]
+        monkeypatch.setenv("KERAS_BACKEND", backend)
+        process = script(program, path)
+        out, errors = process.communicate(timeout=280)
+        assert process.returncode == 0, errors[-4000:]
+        return want, json.loads(out.splitlines()[-1])
+
+    return run
+
+
 # A model that records the rows it trains on, and the kinds of iterators that Keras has on its backend.
 RECORDED = """
 import json, os, sys
@@ -316,22 +339,9 @@ os._exit(0)
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_the_callback_follows(
-    backend: str, tmp_path: pathlib.Path, script: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_callback_follows(backend: str, over_pairs: OverPairs) -> None:
     """On TensorFlow `frameworks/test_tensorflow.py` tests it."""
-    if backend == "jax":
-        pytest.importorskip("jax")
-    path = tmp_path / "pairs.parquet"
-    columns = {name: pa.array(range(ROWS), pa.float32()) for name in "xy"}
-    pq.write_table(pa.table(columns), path, row_group_size=30)
-    with Loader(path, batch_size=BATCH, columns=["x"]) as loader:
-        want = [batch["x"].tolist() for _ in range(2) for batch in loader]
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    process = script(f"{RECORDED}\n{RESUMED}", path)
-    out, errors = process.communicate(timeout=280)
-    assert process.returncode == 0, errors[-4000:]
-    found, beside = json.loads(out.splitlines()[-1])
+    want, (found, beside) = over_pairs(backend, f"{RECORDED}\n{RESUMED}")
     assert len(found) == (12 if backend == "jax" else 6)
     for stages, after, place, seen, end in found:
         assert place == [*divmod(after, 6)], (stages, after)
@@ -373,22 +383,9 @@ os._exit(0)
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_evaluate_and_predict_between_fits_do_not_count(
-    backend: str, tmp_path: pathlib.Path, script: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluate_and_predict_between_fits_do_not_count(backend: str, over_pairs: OverPairs) -> None:
     """On TensorFlow `frameworks/test_tensorflow.py` tests it."""
-    if backend == "jax":
-        pytest.importorskip("jax")
-    path = tmp_path / "pairs.parquet"
-    columns = {name: pa.array(range(ROWS), pa.float32()) for name in "xy"}
-    pq.write_table(pa.table(columns), path, row_group_size=30)
-    with Loader(path, batch_size=BATCH, columns=["x"]) as loader:
-        want = [batch["x"].tolist() for _ in range(2) for batch in loader]
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    process = script(f"{RECORDED}\n{BETWEEN}", path)
-    out, errors = process.communicate(timeout=280)
-    assert process.returncode == 0, errors[-4000:]
-    found = json.loads(out.splitlines()[-1])
+    want, found = over_pairs(backend, f"{RECORDED}\n{BETWEEN}")
     assert len(found) == 4
     for name, places, seen, end in found:
         assert (places, seen, end) == ([[0, 2], [1, 0]], want[2:], [2, 0]), name
@@ -454,23 +451,10 @@ os._exit(0)
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
-def test_the_callback_of_the_docs_keeps_the_place_of_torchs_loader(
-    backend: str, tmp_path: pathlib.Path, script: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_callback_of_the_docs_keeps_the_place_of_torchs_loader(backend: str, over_pairs: OverPairs) -> None:
     """No batch is lost and none comes twice, wherever a fit is interrupted: Keras reads ahead, and counts epochs of its own."""
-    if backend == "jax":
-        pytest.importorskip("jax")
     (recipe,) = re.findall(r"```python\n(class KeepPlace\(keras.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
-    path = tmp_path / "pairs.parquet"
-    columns = {name: pa.array(range(ROWS), pa.float32()) for name in "xy"}
-    pq.write_table(pa.table(columns), path, row_group_size=30)
-    with Loader(path, batch_size=BATCH, columns=["x"]) as loader:
-        want = [batch["x"].tolist() for _ in range(2) for batch in loader]
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    process = script(f"{RECORDED}\n\n{recipe}\n{KEPT}", path)
-    out, errors = process.communicate(timeout=280)
-    assert process.returncode == 0, errors[-4000:]
-    found = json.loads(out.splitlines()[-1])
+    want, found = over_pairs(backend, f"{RECORDED}\n\n{recipe}\n{KEPT}")
     assert len(found) == (14 if backend == "jax" else 7)
     for after, hook, place, first, seen in found:
         trained = after if hook == "batch" else -(-after // 6) * 6

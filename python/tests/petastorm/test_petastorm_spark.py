@@ -195,9 +195,16 @@ def test_a_converter_knows_files_of_other_file_systems(spark: Any, tmp_path: pat
     conf.set("fs.viewfs.mounttable.shown.link./data", f"file://{tmp_path}/shown")
     data, local = "viewfs://shown/data/of one", tmp_path / "shown" / "of one"
     spark.range(6).repartition(3).write.parquet(str(local))
+
+    def touch(seconds: float) -> None:
+        for file in local.glob("*.parquet"):
+            os.utime(file, (seconds, seconds))
+
+    touch(5.25)
     first = make_spark_converter(spark.read.parquet(data))
     assert make_spark_converter(spark.read.parquet(data)).cache_dir_url == first.cache_dir_url
     pq.write_table(pa.table({"id": range(50, 57)}), local / "part-more.parquet")
+    touch(6.25)
     second = make_spark_converter(spark.read.parquet(data))
     assert len(second) == 13
     # One file alone, in its place.
@@ -205,7 +212,12 @@ def test_a_converter_knows_files_of_other_file_systems(spark: Any, tmp_path: pat
     assert len(one) == 7
     assert make_spark_converter(spark.read.parquet(f"{data}/part-more.parquet")).cache_dir_url == one.cache_dir_url
     pq.write_table(pa.table({"id": range(3)}), local / "part-more.parquet")
+    touch(7.25)
     assert len(make_spark_converter(spark.read.parquet(f"{data}/part-more.parquet"))) == 3
+    # As of a store whose times are whole seconds, and which has no tags.
+    touch(8.0)
+    urls = {make_spark_converter(spark.read.parquet(data)).cache_dir_url for _ in range(2)}
+    assert len(urls) == 2
     for gone in (f"{data}/part-gone.parquet".replace(" ", "%20"), "nofs://bucket/a.parquet"):
         with pytest.raises(_sources.UnknownError, match=f"size and time of {gone} "):
             _sources._stamped_away(spark, [gone])
